@@ -1,0 +1,26 @@
+"""normfed: federated learning that keeps its normalization straight on non-IID data."""
+
+from normfed import methods
+from normfed._version import __version__
+from normfed.data.federation import ClientData
+from normfed.errors import Aborted, NormfedError, Refused
+from normfed.experiment import Result, Run, simulate
+from normfed.method import Method, Report, Segment, Slot, factory, switch
+
+__all__ = [
+    "Aborted",
+    "ClientData",
+    "Method",
+    "NormfedError",
+    "Refused",
+    "Report",
+    "Result",
+    "Run",
+    "Segment",
+    "Slot",
+    "__version__",
+    "factory",
+    "methods",
+    "simulate",
+    "switch",
+]

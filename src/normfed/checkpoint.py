@@ -1,0 +1,86 @@
+"""A run's state as bytes and back: tensors as safetensors, structure as JSON in its header, never a pickle."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from normfed.errors import Refused
+from normfed.server import ClientState, RunState
+
+FORMAT = "normfed.runstate.1"
+
+
+def _flatten(value: Any, tensors: list[Tensor]) -> Any:
+    """Nested mappings of tensors -> the same with numbers for tensors."""
+    if isinstance(value, Tensor):
+        tensors.append(value)
+        return len(tensors) - 1
+    return {name: _flatten(part, tensors) for name, part in value.items()}
+
+
+def _restore(shape: Any, tensors: Mapping[str, Tensor]) -> Any:
+    if isinstance(shape, int):
+        return tensors[str(shape)]
+    return {name: _restore(part, tensors) for name, part in shape.items()}
+
+
+def to_bytes(state: RunState, extra: Mapping[str, Any] | None = None) -> bytes:
+    """`extra` is any JSON value to keep beside the state (the records so far, say)."""
+    tensors: list[Tensor] = []
+    document = {
+        "format": FORMAT,
+        "round": state.round,
+        "latched": dict(state.latched),
+        "model": _flatten(state.model, tensors),
+        "slots": _flatten(state.slots, tensors),
+        "clients": {
+            name: {"kept": _flatten(c.kept, tensors), "slots": _flatten(c.slots, tensors)}
+            for name, c in state.clients.items()
+        },
+        "extra": extra,
+    }
+    # A tensor of its own for each entry: safetensors refuses shared storage.
+    plain = {str(i): tensor.detach().cpu().contiguous().clone() for i, tensor in enumerate(tensors)}
+    return save_tensors(plain, metadata={"normfed": json.dumps(document)})
+
+
+def from_bytes(data: bytes) -> tuple[RunState, Any]:
+    """The state and the extra value. Raises `Refused` for anything that is not a run's state."""
+    try:
+        length = int.from_bytes(data[:8], "little")
+        document = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["normfed"])
+        tensors = load_tensors(data)
+        if document["format"] != FORMAT:
+            raise Refused(f"a run saved in format '{document['format']}', this version reads '{FORMAT}'")
+        state = RunState(
+            round=document["round"],
+            model=_restore(document["model"], tensors),
+            slots=_restore(document["slots"], tensors),
+            latched=document["latched"],
+            clients={
+                name: ClientState(_restore(c["kept"], tensors), _restore(c["slots"], tensors))
+                for name, c in document["clients"].items()
+            },
+        )
+    except (ValueError, KeyError, TypeError, SafetensorError) as error:
+        if isinstance(error, Refused):
+            raise
+        raise Refused(f"not a saved run, or a damaged one: {type(error).__name__}: {error}") from None
+    return state, document["extra"]
+
+
+def move(state: RunState, device: Any) -> RunState:
+    """The state with every tensor on a device."""
+
+    def to(value: Any) -> Any:
+        return value.to(device) if isinstance(value, Tensor) else {name: to(part) for name, part in value.items()}
+
+    clients = {name: ClientState(to(c.kept), to(c.slots)) for name, c in state.clients.items()}
+    return RunState(state.round, to(state.model), to(state.slots), state.latched, clients)

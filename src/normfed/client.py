@@ -1,0 +1,262 @@
+"""What a client does in a round: begin, local steps, end. Written for one client; an engine may stack many.
+
+The contexts that pieces of methods receive are here: `Seat` (a client at the table this round), `Step` (one local
+step), `End` (its round is over), `Reply` (what the server may weigh). They are read-only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from normfed.cohort import Cohort
+from normfed.keys import Key, fold
+from normfed.method import Holder, Segment, Value
+from normfed.net import Net
+from normfed.norm import RUNNING, Mode, Pass
+from normfed.optim import Optimizer, OptimState, clip
+from normfed.plan import Phase, Plan
+from normfed.state import Entry, Scope, State, pick
+
+Slots = Mapping[str, Mapping[str, Value]]  # method -> slot -> value
+Gradient = Callable[[Callable[[State], Any], State], Any]  # (objective, params) -> (grads, what else it returned)
+
+
+class Seat(NamedTuple):
+    """A client at the table this round: what it was sent and what it kept."""
+
+    anchor: State  # the state broadcast this round; LOCAL entries hold their initial value
+    kept: State  # the client's own LOCAL entries
+    own: Slots  # its slots
+    sent: Slots  # the server's slots, as broadcast
+    key: Key  # of this client and round
+    n_samples: Any
+    weight: Tensor  # in a lock-step, where weights are needed before the round ends
+
+
+class Carry(NamedTuple):
+    """A client's working copy, from step to step."""
+
+    params: State
+    rest: State
+    memory: OptimState
+    loss: Tensor  # sum of the task loss over the steps
+
+
+class Outcome(NamedTuple):
+    """What a client's round leaves."""
+
+    shared: State  # goes up
+    kept: State  # stays
+    own: Slots  # stays
+    reports: Mapping[str, State]  # goes up, with the model
+    loss: Tensor  # mean task loss over all local steps, every batch counting once
+
+
+def _real(number: Any) -> Any:
+    """A whole number that differs among stacked clients is a tensor; in float64, so that arithmetic with it is exact
+    (an integer tensor times a float would be float32)."""
+    return number.to(torch.float64) if isinstance(number, Tensor) else number
+
+
+class Context:
+    """Slots of the method whose piece is being called."""
+
+    def __init__(self, seat: Seat) -> None:
+        self._seat = seat
+        self._owner = ""
+        self.n_samples = _real(seat.n_samples)
+        self.anchor = seat.anchor
+
+    def of(self, owner: str) -> Any:
+        self._owner = owner
+        return self
+
+    @property
+    def slots(self) -> dict[str, Any]:
+        """This method's slots: the client's own and the server's as broadcast."""
+        return {**self._seat.sent.get(self._owner, {}), **self._seat.own.get(self._owner, {})}
+
+
+class Step(Context):
+    """One local step, as a piece of a method sees it. `step`, `position` may be tensors where clients are stacked;
+    `round` and `lr` are plain numbers, the same for all."""
+
+    def __init__(
+        self, program: Program, seat: Seat, carry: Carry, x: Tensor, y: Tensor, step: Any, position: Any
+    ) -> None:
+        super().__init__(seat)
+        self._program = program
+        self.params: State = carry.params  # trained by gradient
+        self.rest: State = carry.rest  # everything else: running statistics, counters, frozen weights
+        self.x, self.y = x, y
+        self._number = step
+        self.step, self.position = _real(step), _real(position)  # number in the round, number in its epoch
+        self.round, self.lr = program.round, program.lr
+        self.logits: Tensor  # of the main forward pass, computed once and shared by all terms
+        self._second_passes = 0
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        return self._program.net.entries
+
+    @property
+    def scope(self) -> Mapping[str, Scope]:
+        return self._program.phase.scope
+
+    @property
+    def classes(self) -> int:
+        return self._program.classes
+
+    @property
+    def head(self) -> frozenset[str]:
+        """Names of the entries of the classifier: the layer whose output is the model's."""
+        return self._program.head
+
+    def key(self, *purpose: str | int) -> Key:
+        """Randomness of this client, round and step, for a purpose."""
+        return fold(self._seat.key, "step", self._number, self._owner, *purpose)
+
+    def task_loss(self, logits: Tensor) -> Tensor:
+        """The run's loss of these logits on this batch."""
+        return self._program.task_loss(logits, self.y)
+
+    def forward(
+        self, norm: Mode = RUNNING, params: State | None = None, rest: State | None = None, fresh_noise: bool = False
+    ) -> Tensor:
+        """A further forward pass over the batch; nothing it emits is kept. Draws the same noise as the main pass,
+        so that a difference between the two is not the noise's."""
+        self._second_passes += fresh_noise
+        return self._program.net(
+            self.params if params is None else params,
+            self.rest if rest is None else rest,
+            self.x,
+            self._program.forward_pass(
+                self._seat, norm, self._number, None, self._second_passes if fresh_noise else 0, False
+            ),
+        )
+
+
+class End(Context):
+    """A client's round is over."""
+
+    def __init__(self, program: Program, seat: Seat, start: State, final: State, steps: Any, mean_loss: Tensor) -> None:
+        super().__init__(seat)
+        self.start, self.final = start, final  # whole states
+        self.steps, self.mean_loss = _real(steps), mean_loss  # steps really taken
+        self.round, self.lr = program.round, program.lr
+        self.entries = program.net.entries
+
+
+class Reply(NamedTuple):
+    """What the server weighs replies by; one number per client."""
+
+    n_samples: Tensor
+    mean_loss: Tensor
+
+
+@dataclass(frozen=True)
+class Program:
+    """The local program of one round: the same for all clients, on every engine."""
+
+    plan: Plan
+    phase: Phase
+    round: int
+    lr: float
+    optimizer: Optimizer
+    clip_norm: float | None
+    task_loss: Callable[[Tensor, Tensor], Tensor]
+
+    @property
+    def net(self) -> Net:
+        return self.plan.net
+
+    @property
+    def classes(self) -> int:
+        return self.plan.facts.classes
+
+    @property
+    def head(self) -> frozenset[str]:
+        return self.plan.facts.head
+
+    def _start(self, seat: Seat) -> State:
+        """The state a client starts the round from."""
+        if self.phase.load is None:
+            return {**seat.anchor, **seat.kept}
+        owner, load = self.phase.load
+        state: State = load(Context(seat).of(owner))
+        return state
+
+    def begin(self, seat: Seat) -> Carry:
+        params, rest = self.net.split(self._start(seat))
+        params = {name: tensor.clone() for name, tensor in params.items()}
+        first = next(iter(params.values()))
+        return Carry(
+            params, rest, self.optimizer.start(params), torch.zeros((), dtype=first.dtype, device=first.device)
+        )
+
+    def forward_pass(
+        self, seat: Seat, norm: Mode, step: Any, cohort: Cohort | None, fresh: int = 0, emit: bool = True
+    ) -> Pass:
+        def key() -> Key:
+            return fold(seat.key, "noise", step, fresh)
+
+        return Pass(norm, emit=emit, key=key, given=seat.anchor, step=step, cohort=cohort, weight=seat.weight)
+
+    def step(
+        self,
+        seat: Seat,
+        carry: Carry,
+        x: Tensor,
+        y: Tensor,
+        number: Any,
+        position: Any,
+        segment: Segment,
+        gradient: Gradient,
+        cohort: Cohort | None = None,
+    ) -> Carry:
+        """One local step. Parameters and optimizer memory of `carry` are updated in place."""
+        step = Step(self, seat, carry, x, y, number, position)
+        for owner, change in self.phase.batch:
+            step.x, step.y = change(step.x, step.y, step.of(owner))
+
+        def objective(params: State) -> tuple[Tensor, Any]:
+            step.params = params
+            now = self.forward_pass(seat, segment.norm, number, cohort)
+            step.logits = self.net(params, carry.rest, step.x, now)
+            if self.phase.task is None:
+                task = self.task_loss(step.logits, step.y)
+            else:
+                owner, own_task = self.phase.task
+                task = own_task(step.of(owner))
+            total = task
+            for owner, term in self.phase.losses:
+                extra = term(step.of(owner))
+                total = total if extra is None else total + extra
+            return total, (task.detach(), {name: tensor.detach() for name, tensor in now.emitted.items()})
+
+        grads, (task, emitted) = gradient(objective, carry.params)
+        with torch.no_grad():
+            step.params = carry.params
+            for owner, change in self.phase.grads:
+                grads = change(grads, step.of(owner))
+            if self.clip_norm is not None:
+                grads = clip(grads, self.clip_norm)
+            self.optimizer.update(carry.params, grads, carry.memory, self.lr, number)
+        return Carry(carry.params, {**carry.rest, **emitted}, carry.memory, carry.loss + task)
+
+    def end(self, seat: Seat, carry: Carry, steps: Any) -> Outcome:
+        final = {**carry.params, **carry.rest}
+        end = End(self, seat, self._start(seat), final, steps, carry.loss / steps)
+        own: dict[str, dict[str, Value]] = {}
+        for owner, slot in self.plan.slots:
+            if slot.holder is Holder.CLIENT:
+                active = owner in self.phase.methods
+                value = slot.after(end.of(owner)) if active else seat.own[owner][slot.name]
+                own.setdefault(owner, {})[slot.name] = value
+        reports = {f"{owner}/{report.name}": report.make(end.of(owner)) for owner, report in self.phase.reports}
+        return Outcome(pick(final, self.phase.shared), pick(final, self.phase.local), own, reports, end.mean_loss)

@@ -1,0 +1,98 @@
+"""A federation: named clients with their own data."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Split = tuple[Tensor, Tensor]
+
+POOL_BYTES = 2**31  # a second copy of the training data is kept up to this size
+
+
+@dataclass(frozen=True)
+class ClientData:
+    """One client's samples: `(x, y)` of tensors or NumPy arrays, samples first. `test` and `val` may be missing."""
+
+    train: Any
+    test: Any = None
+    val: Any = None
+
+    def split(self, name: str) -> Split | None:
+        """The pair as tensors, or None. Raises ValueError where it is not a pair."""
+        pair = getattr(self, name)
+        if pair is None:
+            return None
+        try:
+            x, y = pair
+        except (TypeError, ValueError):
+            raise ValueError(f"{name} must be a pair (x, y)") from None
+        return torch.as_tensor(x), torch.as_tensor(y)
+
+
+class Federation:
+    """Clients by name, their tensors on the run's device. A plain dict is kept there whole; any other mapping is taken
+    to be lazy: a client is loaded when its turn comes and not held."""
+
+    def __init__(self, clients: Mapping[str, ClientData], device: torch.device) -> None:
+        self.names = tuple(clients)
+        self.lazy = not isinstance(clients, dict)
+        self._clients = clients
+        self._device = device
+        self._held: dict[tuple[str, str], Split | None] = {}
+        self._pool: tuple[tuple[str, ...], Tensor, Tensor, dict[str, int]] | None = None
+
+    def split(self, client: str, which: str) -> Split | None:
+        if (client, which) in self._held:
+            return self._held[client, which]
+        pair = self._clients[client].split(which)
+        if pair is not None:
+            pair = (pair[0].to(self._device), pair[1].to(self._device))
+        if not self.lazy:
+            self._held[client, which] = pair
+        return pair
+
+    def train(self, client: str) -> Split:
+        pair = self.split(client, "train")
+        assert pair is not None
+        return pair
+
+    def pool(self, clients: Sequence[str]) -> tuple[Tensor, Tensor, dict[str, int]]:
+        """Training data of these clients in one pair of tensors, with each client's first row. Kept from round to
+        round: for the whole federation where it is small, else while the same clients are asked for."""
+        wanted = tuple(clients)
+        if self._pool is None or not set(wanted) <= self._pool[3].keys():
+            self._pool = None
+            small = not self.lazy and sum(self.train(c)[0].nbytes for c in self.names) <= POOL_BYTES
+            members = self.names if small else wanted
+            splits = [self.train(client) for client in members]
+            rows = itertools.accumulate((len(x) for x, _ in splits), initial=0)
+            first = dict(zip(members, rows, strict=False))
+            self._pool = (members, torch.cat([x for x, _ in splits]), torch.cat([y for _, y in splits]), first)
+        return self._pool[1:]
+
+
+class Pooled(Mapping[str, ClientData]):
+    """All clients' training data as one client's, in the clients' order (Centralized)."""
+
+    name = "pooled"
+
+    def __init__(self, clients: Mapping[str, ClientData]) -> None:
+        self._clients = clients
+
+    def __getitem__(self, name: str) -> ClientData:
+        if name != self.name:
+            raise KeyError(name)
+        pairs = [pair for client in self._clients.values() if (pair := client.split("train")) is not None]
+        return ClientData(train=(torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs])))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((self.name,))
+
+    def __len__(self) -> int:
+        return 1

@@ -1,0 +1,256 @@
+"""The outer loop: rounds, evaluation, history, saving and resuming."""
+
+from __future__ import annotations
+
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from normfed import checkpoint, checks, dispatch
+from normfed._version import __version__
+from normfed.data.federation import ClientData, Federation, Pooled
+from normfed.errors import Refused
+from normfed.evaluate import score
+from normfed.keys import fold
+from normfed.method import Expression
+from normfed.plan import build
+from normfed.server import Rules, RunState, initial, play
+from normfed.settings import Settings
+
+
+@dataclass
+class Result:
+    """What a run leaves. `history` has one dictionary per round; see docs/contract in the README."""
+
+    method: str
+    rounds: int
+    seed: int
+    engine: str
+    engine_reason: str
+    device: str
+    clients: tuple[str, ...]
+    view: str
+    global_state: dict[str, Tensor]
+    client_states: dict[str, dict[str, Tensor]]
+    history: list[dict[str, Any]]
+    timing: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def final(self) -> dict[str, Any]:
+        """The accuracies of the last evaluation, per client and on average."""
+        last = next((row for row in reversed(self.history) if row["test_accuracy"]), None)
+        scores: dict[str, float] = last["test_accuracy"] if last else {}
+        return {
+            "test_accuracy": {name: {"mean": value, "std": 0.0} for name, value in scores.items()},
+            "average": {"mean": statistics.fmean(scores.values()) if scores else None, "std": 0.0},
+            "view": self.view,
+            "selected_round": {self.seed: last["round"] if last else None},
+        }
+
+    def to_dict(self, recipe: str = "") -> dict[str, Any]:
+        """The document of `result.json`."""
+        return {
+            "schema": 1,
+            "recipe": recipe,
+            "method": self.method,
+            "seeds": [self.seed],
+            "engine": self.engine,
+            "device": self.device,
+            "rounds": self.rounds,
+            "clients": list(self.clients),
+            "history": self.history,
+            "final": self.final,
+            "timing": self.timing,
+            "environment": {
+                "normfed": __version__,
+                "torch": torch.__version__,
+                "python": platform.python_version(),
+            },
+        }
+
+
+class Run:
+    """A run under way: `play()` one round at a time, `save()` it at any time, go on from the bytes in `resume`."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        clients: Mapping[str, ClientData],
+        method: Expression,
+        *,
+        resume: bytes | None = None,
+        **settings: Any,
+    ) -> None:
+        self.settings = given = Settings.of(**settings)
+        device = dispatch.device(given.device)
+        survey = checks.survey(clients)
+        self.clients = clients
+        self.loss = given.loss_function
+
+        first = next(iter(clients))
+        pair = clients[first].split("train")
+        assert pair is not None
+        x, y = pair[0][:2], pair[1][:2]
+        self.plan = build(method, model, x, seed=given.seed)
+        problems = checks.check_labels(survey, self.plan.facts.classes) if given.loss in (None, *_CLASS_LOSSES) else []
+        problems += given.check_weighting(clients)
+        if self.plan.pool:
+            clients, sizes = Pooled(clients), {Pooled.name: sum(survey.sizes.values())}
+        else:
+            sizes = dict(survey.sizes)
+        problems += checks.check_batches(self.plan, sizes, given.batch_size, given.drop_last)
+        if not problems:
+            problems += checks.check_loss(self.loss, self._probe_logits(x), y)
+        if problems:
+            raise Refused(*problems)
+        self.plan.net.to(device)
+        self.sizes = sizes
+        self.federation = Federation(clients, device)
+        self.audience = self.federation if not self.plan.pool else Federation(self.clients, device)
+        self.engine, self.engine_reason = dispatch.choose(
+            given.engine, self.plan, x.to(device), y.to(device), self.loss, len(sizes), given.batch_size, given.stack
+        )
+        seed = fold(given.seed, "normfed")
+        assert isinstance(seed, int)
+        self.rules = Rules(
+            seed=seed,
+            rounds=given.rounds,
+            batch_size=given.batch_size,
+            epochs=given.epochs,
+            steps=given.steps,
+            drop_last=given.drop_last,
+            shuffle=given.shuffle,
+            participation=given.participation,
+            weighting=given.weighting,
+            lr=given.lr_at,
+            optimizer=given.make_optimizer(),
+            clip_norm=given.clip_norm,
+            loss=self.loss,
+        )
+        self.state: RunState = initial(self.plan)
+        self.history: list[dict[str, Any]] = []
+        self.timing = {"train_s": 0.0, "evaluate_s": 0.0}
+        if resume is not None:
+            self._resume(resume, device)
+
+    def _probe_logits(self, x: Tensor) -> Tensor:
+        return torch.zeros(len(x), self.plan.facts.classes, dtype=self.plan.net.dtype)
+
+    def _resume(self, data: bytes, device: torch.device) -> None:
+        state, extra = checkpoint.from_bytes(data)
+        if set(state.model) != set(self.plan.net.initial) or extra["method"] != str(self.plan.method):
+            raise Refused(
+                f"the saved run is of method {extra['method']} on a model with {len(state.model)} entries; "
+                f"this one is of {self.plan.method} on {len(self.plan.net.initial)}"
+            )
+        self.state, self.history = checkpoint.move(state, device), extra["history"]
+
+    @property
+    def done(self) -> bool:
+        return self.state.round >= self.settings.rounds
+
+    @property
+    def view(self) -> str:
+        """Whose model is evaluated on a client's test data."""
+        phase = self.plan.phase(self.state.latched)
+        return "own" if phase.local else "global"
+
+    def play(self) -> dict[str, Any]:
+        """Plays the next round; returns its row of the history."""
+        started = time.perf_counter()
+        state, facts = play(self.plan, self.state, self.engine, self.federation, self.sizes, self.rules)
+        self.timing["train_s"] += time.perf_counter() - started
+        number = self.state.round
+        self.state = state
+        losses = facts.train_loss
+        if self.plan.pool:  # one model, one loss: each client's
+            losses = dict.fromkeys(self.clients, losses[Pooled.name])
+        row: dict[str, Any] = {
+            "seed": self.settings.seed,
+            "round": number,
+            "train_loss": losses,
+            "test_accuracy": {},
+            "bytes_up": facts.bytes_up,
+            "bytes_down": facts.bytes_down,
+            "messages": facts.messages,
+            "skipped": facts.skipped,
+            "latched": facts.latched,
+        }
+        if (number + 1) % self.settings.evaluate_every == 0 or self.done:
+            row.update(self._evaluate())
+        self.history.append(row)
+        return row
+
+    def _evaluate(self) -> dict[str, Any]:
+        started = time.perf_counter()
+        rows: dict[str, dict[str, float]] = {f"test_{name}": {} for name in (*self.settings.metrics, "loss")}
+        rows.setdefault("test_accuracy", {})
+        for client in self.clients:
+            pair = self.audience.split(client, "test")
+            if pair is not None:
+                scores = score(self.plan.net, self.state_of(client), *pair, self.settings.metrics, self.loss)
+                for name, value in scores.items():
+                    rows[f"test_{name}"][client] = value
+        self.timing["evaluate_s"] += time.perf_counter() - started
+        return rows
+
+    def state_of(self, client: str) -> dict[str, Tensor]:
+        """What a client evaluates with: shared entries of the global model, its own LOCAL ones."""
+        mine = self.state.clients.get(client)
+        local = self.plan.phase(self.state.latched).local
+        own = {name: mine.kept[name] for name in local if name in mine.kept} if mine else {}
+        return {**self.state.model, **own}
+
+    def save(self) -> bytes:
+        extra = {"method": str(self.plan.method), "history": self.history}
+        return checkpoint.to_bytes(self.state, extra)
+
+    def result(self) -> Result:
+        net = self.plan.net
+        return Result(
+            method=str(self.plan.method),
+            rounds=self.state.round,
+            seed=self.settings.seed,
+            engine=self.engine.name,
+            engine_reason=self.engine_reason,
+            device=self.settings.device,
+            clients=tuple(self.clients),
+            view=self.view,
+            global_state=net.named({name: tensor.cpu() for name, tensor in self.state.model.items()}),
+            client_states={
+                client: net.named({name: tensor.cpu() for name, tensor in self.state_of(client).items()})
+                for client in self.clients
+            },
+            history=self.history,
+            timing=self.timing,
+        )
+
+
+_CLASS_LOSSES = ("cross_entropy",)
+
+
+def simulate(
+    model: nn.Module,
+    clients: Mapping[str, ClientData],
+    method: Expression,
+    *,
+    on_round: Callable[[dict[str, Any]], None] | None = None,
+    **settings: Any,
+) -> Result:
+    """Federated training of `model` by `method` on `clients`, in this process.
+
+    `settings` are those of `normfed.settings.Settings`: rounds, epochs or steps, batch_size, lr, … The model is
+    copied; its own weights are the start. Every problem with the input is raised at once, before any work.
+    """
+    run = Run(model, clients, method, **settings)
+    while not run.done:
+        row = run.play()
+        if on_round is not None:
+            on_round(row)
+    return run.result()

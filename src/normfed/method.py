@@ -1,0 +1,311 @@
+"""A method is a value: a frozen record with one field per axis, in the order in which data meet them in a round.
+
+An empty record *is* FedAvg, and the unit of composition: `fedavg() | m == m == m | fedavg()`. `a | b` puts records
+together; what each axis makes of several records is written beside its field and checked by `plan.build`.
+`switch` makes phases. No record knows an engine, a device, a logger or a config.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, ParamSpec
+
+from torch import Tensor, nn
+
+from normfed.errors import Refused, nearest
+from normfed.norm import BATCH, RUNNING, Mode
+from normfed.reducers import Reducer
+from normfed.state import Scope, Select, State
+
+if TYPE_CHECKING:
+    from normfed.client import End, Reply, Seat, Step
+    from normfed.plan import Built
+    from normfed.server import RoundEnd, ServerView
+
+P = ParamSpec("P")
+Value = Tensor | State  # of a slot or a report
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# What stands in the fields of a method.
+
+
+class Steps(StrEnum):
+    ALL = "all"  # what is left of the round's batches
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A stretch of local steps under one mode of the norm layers. In lock-step, all clients take each step together."""
+
+    steps: int | Steps = Steps.ALL
+    norm: Mode = BATCH
+    lockstep: bool = False
+
+
+class Holder(StrEnum):
+    CLIENT = "client"  # one value per client, stays there
+    SERVER = "server"  # one value, broadcast to the clients of a round
+
+
+@dataclass(frozen=True)
+class Slot:
+    """State that is not the model: control variates, server momentum, counters of calm rounds.
+
+    `init(state)` gets the model's initial *trainable, shared* entries. `after(end)` gives the new value when the round
+    commits; a client's and the server's commit together or not at all.
+    """
+
+    name: str
+    holder: Holder
+    init: Callable[[State], Value]
+    after: Callable[[Any], Value]  # End for a client's slot, RoundEnd for the server's
+    to_clients: bool = True  # whether a server's slot is broadcast
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a client uploads beside the model, with how it is reduced. Every client's has the same names and shapes."""
+
+    name: str
+    make: Callable[[End], State]
+    reducer: Reducer
+
+
+@dataclass(frozen=True)
+class Need:
+    """A fact that must hold for the built model and engine. `unmet` gives the reason it does not, or None."""
+
+    text: str
+    unmet: Callable[[Built], str | None]
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# The algebra.
+
+
+@dataclass(frozen=True)
+class Call:
+    """How a method was made: factory and arguments. Equality, printing, shipping and resuming a method use this."""
+
+    factory: str
+    arguments: tuple[tuple[str, Any], ...] = ()
+    defaults: tuple[tuple[str, Any], ...] = field(default=(), compare=False)
+
+    def __str__(self) -> str:
+        usual = dict(self.defaults)
+        given = [f"{k}={_literal(v)}" for k, v in self.arguments if k not in usual or usual[k] != v]
+        return f"{self.factory}({', '.join(given)})" if given else self.factory
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str | Select):
+        return f"{str(value)!r}".replace("'", '"')
+    return repr(value)
+
+
+class Expression:
+    """A method, or several put together with `|` and `switch`."""
+
+    calls: tuple[Call, ...]
+
+    def __or__(self, other: Expression) -> Expression:
+        if not isinstance(other, Expression):
+            return NotImplemented
+        members = tuple(m for side in (self, other) for m in side.members() if not m.is_unit)
+        if len(members) > 1:
+            return Together(calls=tuple(c for m in members for c in m.calls), parts=members)
+        return members[0] if members else self
+
+    @property
+    def is_unit(self) -> bool:
+        return False
+
+    def members(self) -> tuple[Expression, ...]:
+        return (self,)
+
+    def atoms(self, latched: Mapping[str, bool]) -> tuple[Method, ...]:
+        """The records in force when the switches named in `latched` have (or have not) been thrown."""
+        raise NotImplementedError
+
+    def switches(self) -> tuple[Switch, ...]:
+        raise NotImplementedError
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Expression) and self.calls == other.calls
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+    def __str__(self) -> str:
+        return "+".join(str(call) for call in self.calls)
+
+    def __repr__(self) -> str:
+        return f"<method {self}>"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Method(Expression):
+    """One record. Fields in the order of a round; the law of composition behind each."""
+
+    name: str = "fedavg"
+    calls: tuple[Call, ...] = ()
+    needs: tuple[Need, ...] = ()  # union; all unmet ones are listed
+    pool: bool = False  # the clients' data become one client's (Centralized); one suffices
+    transform: tuple[Callable[[nn.Module], nn.Module], ...] = ()  # left to right, once, before anything
+    scope: tuple[tuple[Select, Scope], ...] = ()  # first match; records must agree; rest: SHARED
+    slots: tuple[Slot, ...] = ()  # disjoint union
+    load: Callable[[Seat], State] | None = None  # at most one; default: broadcast state with own LOCAL entries
+    plan: tuple[Segment, ...] | None = None  # at most one; default: one segment of everything
+    batch: tuple[Callable[[Tensor, Tensor, Step], tuple[Tensor, Tensor]], ...] = ()  # left to right
+    task: Callable[[Step], Tensor] | None = None  # at most one; default: the run's loss
+    loss: tuple[Callable[[Step], Tensor | None], ...] = ()  # summed
+    grad: tuple[Callable[[State, Step], State], ...] = ()  # left to right
+    report: tuple[Report, ...] = ()  # disjoint union
+    weigh: Callable[[Reply], Tensor] | None = None  # at most one; unnormalised; default: the run's weighting
+    reduce: tuple[tuple[Select, Reducer], ...] = ()  # as scope; rest: weighted mean, integers: maximum
+    server: tuple[tuple[Select, Callable[[RoundEnd, State], State]], ...] = ()  # no two on one entry
+
+    def __post_init__(self) -> None:
+        if not self.calls:  # made by hand, not by a factory: equal to itself alone
+            object.__setattr__(self, "calls", (Call(self.name, () if self._empty() else (("id", id(self)),)),))
+
+    def _empty(self) -> bool:
+        usual = {f.name: f.default for f in dataclasses.fields(self)}
+        return all(getattr(self, axis) == usual[axis] for axis in usual if axis not in ("name", "calls"))
+
+    @property
+    def is_unit(self) -> bool:
+        return self._empty()
+
+    def atoms(self, latched: Mapping[str, bool]) -> tuple[Method, ...]:
+        return (self,)
+
+    def switches(self) -> tuple[Switch, ...]:
+        return ()
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Together(Expression):
+    """Several methods at once; `|` makes it."""
+
+    calls: tuple[Call, ...]
+    parts: tuple[Expression, ...]
+
+    def members(self) -> tuple[Expression, ...]:
+        return self.parts if len(self.calls) == len(self.parts) else (self,)
+
+    def atoms(self, latched: Mapping[str, bool]) -> tuple[Method, ...]:
+        return tuple(atom for part in self.parts for atom in part.atoms(latched))
+
+    def switches(self) -> tuple[Switch, ...]:
+        return tuple(s for part in self.parts for s in part.switches())
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Switch(Expression):
+    """Two phases. Asked on the server at the start of each round, latched there: it is never thrown back, it is saved
+    with the run, and no client decides. Composing distributes: `switch(w, a, b) | m` has phases `a | m`, `b | m`."""
+
+    name: str
+    when: Callable[[ServerView], bool]
+    before: Expression
+    after: Expression
+    calls: tuple[Call, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.calls:
+            object.__setattr__(self, "calls", (Call(self.name, (("id", id(self)),)),))
+
+    def atoms(self, latched: Mapping[str, bool]) -> tuple[Method, ...]:
+        return (self.after if latched.get(self.name, False) else self.before).atoms(latched)
+
+    def switches(self) -> tuple[Switch, ...]:
+        return (self, *self.before.switches(), *self.after.switches())
+
+
+def switch(name: str, when: Callable[[ServerView], bool], before: Expression, after: Expression) -> Switch:
+    """`before` until `when(server)` first holds at the start of a round, then `after` for good."""
+    return Switch(name, when, before, after)
+
+
+def from_round(t: int | None) -> Callable[[ServerView], bool]:
+    """From round `t` on, counted from 0; None: from half of the rounds."""
+    return lambda server: server.round >= (server.rounds // 2 if t is None else t)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# Factories.
+
+
+def factory(make: Callable[P, Expression]) -> Callable[P, Expression]:
+    """Marks a function that makes a method: the value remembers the function's name and its arguments, which are
+    checked against the signature and its annotations."""
+    signature = inspect.signature(make)
+    hints = typing.get_type_hints(make)
+    name = make.__name__
+    defaults = tuple((n, p.default) for n, p in signature.parameters.items() if p.default is not p.empty)
+
+    @functools.wraps(make)
+    def build(*args: P.args, **kwargs: P.kwargs) -> Expression:
+        for key in kwargs:
+            if key not in signature.parameters:
+                hint = nearest(key, signature.parameters) if signature.parameters else "it takes none"
+                raise Refused(f"{name}: unknown argument '{key}'; {hint}")
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise Refused(f"{name}: {error}; its arguments are {signature}") from None
+        bound.apply_defaults()
+        for key, value in bound.arguments.items():
+            if not _fits(value, hints[key]):
+                raise Refused(f"{name}: {key}={value!r} is not {_say(hints[key])}")
+        made = make(*bound.args, **bound.kwargs)
+        call = Call(name, tuple((k, _frozen(v)) for k, v in bound.arguments.items()), defaults)
+        return dataclasses.replace(made, calls=(call,))  # type: ignore[type-var]
+
+    return build
+
+
+def _frozen(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return tuple(sorted((k, _frozen(v)) for k, v in value.items()))
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    if isinstance(hint, types.UnionType):
+        return any(_fits(value, option) for option in typing.get_args(hint))
+    kind = typing.get_origin(hint) or hint
+    if kind is Any:
+        return True
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if kind is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, kind if isinstance(kind, type) else object)
+
+
+def _say(hint: Any) -> str:
+    if isinstance(hint, types.UnionType):
+        return " or ".join(_say(option) for option in typing.get_args(hint))
+    plain = {float: "a number", int: "a whole number", bool: "true or false", str: "a string", type(None): "none"}
+    return plain.get(hint) or str(getattr(hint, "__name__", hint))
+
+
+def require(condition: bool, message: str) -> None:
+    """For factories: a value out of range."""
+    if not condition:
+        raise Refused(message)
+
+
+FROZEN_STATISTICS: tuple[Segment, ...] = (Segment(norm=RUNNING),)

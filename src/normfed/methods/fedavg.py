@@ -1,0 +1,15 @@
+"""FedAvg: McMahan et al., AISTATS 2017, Algorithm 1.
+
+Everything is shared and averaged with weights N_k / N: parameters, running means and running variances alike, as the
+papers on BatchNorm in federated learning do. Counters take the maximum.
+
+Deviations: none. (The between-client spread of the means is not in the averaged variance: `pooled()` puts it there.)
+"""
+
+from normfed.method import Expression, Method, factory
+
+
+@factory
+def fedavg() -> Expression:
+    """Averages every entry of the clients' states; the unit of composition."""
+    return Method("fedavg")

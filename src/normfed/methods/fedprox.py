@@ -1,0 +1,15 @@
+"""FedProx: Li et al., MLSys 2020, Algorithm 2.
+
+Deviations: none; the term is there in every round and step. (The code of FedBN's authors leaves it out of round 0 and
+of the first batch of each epoch, and two of its scripts use the unsquared norm: see tests/parity.)
+"""
+
+from normfed.method import Expression, Method, factory, require
+from normfed.state import squared_distance
+
+
+@factory
+def fedprox(mu: float = 0.01) -> Expression:
+    """Adds mu/2 ||w - w_global||^2 over all trainable entries to the local loss."""
+    require(mu >= 0, f"fedprox: mu={mu} must not be negative")
+    return Method("fedprox", loss=(lambda step: mu / 2 * squared_distance(step.params, step.anchor),))

@@ -1,0 +1,14 @@
+"""SiloBN: Andreux et al., DCL workshop at MICCAI 2020.
+
+Running statistics (and counters) stay at home; gamma and beta are averaged like any weight. Deviations: none.
+"""
+
+from normfed.method import Expression, Method, factory
+from normfed.needs import HAS_STATISTICS
+from normfed.state import Scope, counters, norm, stats
+
+
+@factory
+def silobn() -> Expression:
+    """Keeps the running statistics at home and averages the rest."""
+    return Method("silobn", needs=(HAS_STATISTICS,), scope=((norm & (stats | counters), Scope.LOCAL),))

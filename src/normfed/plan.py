@@ -1,0 +1,245 @@
+"""From a method and a model to a plan: every question answered before round 0, or every reason why not."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from torch import Tensor, nn
+
+from normfed.errors import Refused
+from normfed.method import Expression, Method, Report, Segment, Slot, Switch
+from normfed.net import Facts, Net, materialise, probe
+from normfed.reducers import PooledMoments, Reducer, maximum, weighted_mean
+from normfed.state import Entry, Scope, Select, census
+
+T = TypeVar("T")
+Owned = tuple[str, Callable[..., Any]]  # (the method it belongs to, piece)
+
+
+@dataclass(frozen=True)
+class Built:
+    """What needs are checked against."""
+
+    entries: tuple[Entry, ...]
+    scope: Mapping[str, Scope]
+    census: str
+    facts: Facts
+
+
+@dataclass(frozen=True)
+class Phase:
+    """The method as it stands between two switches, every rule resolved entry by entry."""
+
+    methods: tuple[str, ...]
+    scope: Mapping[str, Scope]
+    shared: tuple[str, ...]
+    local: tuple[str, ...]
+    reducers: tuple[tuple[Reducer, tuple[str, ...]], ...]
+    segments: tuple[Segment, ...]
+    load: Owned | None
+    batch: tuple[Owned, ...]
+    task: Owned | None
+    losses: tuple[Owned, ...]
+    grads: tuple[Owned, ...]
+    reports: tuple[tuple[str, Report], ...]
+    weigh: Owned | None
+    server: tuple[tuple[str, tuple[str, ...], Callable[..., Any]], ...]  # (owner, entries it sets, piece)
+    needs: tuple[str, ...]
+
+    @property
+    def lockstep(self) -> bool:
+        return any(segment.lockstep for segment in self.segments)
+
+    def reducer_of(self, name: str) -> str | None:
+        return next((reducer.name for reducer, names in self.reducers if name in names), None)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A method built for a model."""
+
+    method: Expression
+    net: Net
+    facts: Facts
+    phases: Mapping[frozenset[str], Phase]  # thrown switches -> phase
+    switches: tuple[Switch, ...]
+    slots: tuple[tuple[str, Slot], ...]
+    pool: bool
+
+    def phase(self, latched: Mapping[str, bool]) -> Phase:
+        return self.phases[frozenset(name for name, thrown in latched.items() if thrown)]
+
+    @property
+    def first(self) -> Phase:
+        return self.phases[frozenset()]
+
+
+def build(method: Expression, model: nn.Module, x: Tensor, seed: int = 0) -> Plan:
+    """Builds `method` for `model` (not touched) and input like `x`. Raises `Refused` with all problems."""
+    if not isinstance(method, Expression):
+        raise Refused(f"method must be made by a factory of normfed.methods, not {type(method).__name__}")
+    switches = tuple({s.name: s for s in method.switches()}.values())
+    combinations = [
+        frozenset(name for name, thrown in zip([s.name for s in switches], flags, strict=True) if thrown)
+        for flags in itertools.product((False, True), repeat=len(switches))
+    ]
+    atoms = {c: method.atoms(dict.fromkeys(c, True)) for c in combinations}
+    problems: list[str] = []
+
+    transforms = {c: [(a.name, t) for a in chosen for t in a.transform] for c, chosen in atoms.items()}
+    first = transforms[frozenset()]
+    if any([t for _, t in other] != [t for _, t in first] for other in transforms.values()):
+        problems.append(f"{method}: phases of a method cannot transform the model differently")
+    net = materialise(model, x, seed)
+    for owner, transform in first:
+        try:
+            net = transform(net)
+        except Refused as refusal:
+            problems += [f"{owner}: {problem}" for problem in refusal.problems]
+    if problems:
+        raise Refused(*problems)
+    prepared = Net(net)
+    facts = probe(prepared, x)
+    problems += facts.problems
+
+    slots, clashes = _slots(atoms.values())
+    problems += clashes
+    phases = {}
+    for combination, chosen in atoms.items():
+        phase, clashes = _phase(chosen, prepared, facts, census(net))
+        phases[combination] = phase
+        problems += clashes
+    if problems:
+        raise Refused(*dict.fromkeys(problems))
+    pool = any(a.pool for chosen in atoms.values() for a in chosen)
+    return Plan(method, prepared, facts, phases, switches, slots, pool)
+
+
+def _slots(phases: Any) -> tuple[tuple[tuple[str, Slot], ...], list[str]]:
+    """Every slot of every phase: all are allocated at the start, so a change of phase changes no shape."""
+    slots: dict[tuple[str, str], Slot] = {}
+    problems = []
+    for atoms in phases:
+        seen: set[tuple[str, str]] = set()
+        for atom in atoms:
+            for slot in atom.slots:
+                key = (atom.name, slot.name)
+                if key in seen or slots.get(key, slot) is not slot:
+                    problems.append(f"two methods called '{atom.name}' both keep '{slot.name}'")
+                seen.add(key)
+                slots[key] = slot
+    return tuple((owner, slot) for (owner, _), slot in slots.items()), problems
+
+
+def _phase(atoms: Sequence[Method], net: Net, facts: Facts, norm_layers: str) -> tuple[Phase, list[str]]:
+    problems: list[str] = []
+    entries = net.entries
+    scope, clashes = _resolve([(a.name, a.scope) for a in atoms], entries, "is owned by")
+    problems += clashes
+    owners = {e.name: scope.get(e.name, Scope.SHARED) for e in entries}
+    shared = tuple(e.name for e in entries if owners[e.name] is Scope.SHARED)
+    reducers, clashes = _resolve([(a.name, a.reduce) for a in atoms], entries, "is reduced by")
+    problems += clashes
+    server, clashes = _server(atoms, [e for e in entries if e.name in shared])
+    problems += clashes
+
+    singles: dict[str, Owned | None] = {}
+    for axis in ("load", "task", "weigh", "plan"):
+        setters = [(a.name, getattr(a, axis)) for a in atoms if getattr(a, axis) is not None]
+        if len({id(value) for _, value in setters}) > 1 and any(v != setters[0][1] for _, v in setters):
+            problems.append(f"{' and '.join(name for name, _ in setters)} cannot be combined: both set '{axis}'")
+        singles[axis] = setters[0] if setters else None
+    plan = singles["plan"]
+    segments: Any = plan[1] if plan is not None else (Segment(),)
+    if any(s.lockstep for s in segments) and singles["weigh"] is not None:
+        assert singles["weigh"] is not None and plan is not None
+        problems.append(
+            f"{singles['weigh'][0]} and {plan[0]} cannot be combined: {singles['weigh'][0]} weighs clients after the "
+            f"round, {plan[0]} needs the weights inside it"
+        )
+    built = Built(entries, owners, norm_layers, facts)
+    for atom in atoms:
+        for need in atom.needs:
+            reason = need.unmet(built)
+            if reason is not None:
+                problems.append(f"{atom.name} needs a model that {need.text}; {reason}")
+
+    phase = Phase(
+        methods=tuple(a.name for a in atoms),
+        scope=owners,
+        shared=shared,
+        local=tuple(e.name for e in entries if owners[e.name] is Scope.LOCAL),
+        reducers=_grouped(reducers, [e for e in entries if e.name in shared], problems),
+        segments=tuple(segments),
+        load=singles["load"],
+        batch=tuple((a.name, f) for a in atoms for f in a.batch),
+        task=singles["task"],
+        losses=tuple((a.name, f) for a in atoms for f in a.loss),
+        grads=tuple((a.name, f) for a in atoms for f in a.grad),
+        reports=tuple((a.name, r) for a in atoms for r in a.report),
+        weigh=singles["weigh"],
+        server=server,
+        needs=tuple(f"{a.name}: {need.text}" for a in atoms for need in a.needs),
+    )
+    return phase, problems
+
+
+def _resolve(
+    rules: Sequence[tuple[str, Sequence[tuple[Select, T]]]], entries: Sequence[Entry], verb: str
+) -> tuple[dict[str, T], list[str]]:
+    """The answer of each entry. Within a method the first matching rule counts; methods must agree."""
+    answers: dict[str, T] = {}
+    clashes: dict[str, str] = {}
+    for entry in entries:
+        given = [(owner, next((answer for chosen, answer in own if chosen(entry)), None)) for owner, own in rules]
+        said = [(owner, answer) for owner, answer in given if answer is not None]
+        if said:
+            answers[entry.name] = said[0][1]
+        if any(answer != said[0][1] for _, answer in said):
+            two = dict(said)
+            text = ", ".join(f"{_label(answer)} ({owner})" for owner, answer in two.items())
+            clashes.setdefault(f"{' and '.join(two)} cannot be combined", f"'{entry.name}' {verb} {text}")
+    return answers, [f"{who}: {what}" for who, what in clashes.items()]
+
+
+def _label(answer: Any) -> str:
+    return getattr(answer, "name", str(answer)).lower()
+
+
+def _grouped(
+    chosen: Mapping[str, Reducer], entries: Sequence[Entry], problems: list[str]
+) -> tuple[tuple[Reducer, tuple[str, ...]], ...]:
+    groups: dict[Reducer, list[Entry]] = {}
+    for entry in entries:
+        default = weighted_mean if entry.dtype.is_floating_point or entry.dtype.is_complex else maximum
+        groups.setdefault(chosen.get(entry.name, default), []).append(entry)
+    resolved = []
+    for reducer, members in groups.items():
+        reason = reducer.fits(members)
+        if reason is not None:
+            problems.append(f"reducer {reducer.name}: {reason}")
+            continue
+        if isinstance(reducer, PooledMoments):
+            reducer = reducer.paired(members)
+        resolved.append((reducer, tuple(e.name for e in members)))
+    return tuple(resolved)
+
+
+def _server(
+    atoms: Sequence[Method], shared: Sequence[Entry]
+) -> tuple[tuple[tuple[str, tuple[str, ...], Callable[..., Any]], ...], list[str]]:
+    """Server pieces with the entries each may set; no entry has two."""
+    pieces, problems = [], []
+    taken: dict[str, str] = {}
+    for atom in atoms:
+        for chosen, piece in atom.server:
+            names = tuple(e.name for e in shared if chosen(e))
+            twice = next((name for name in names if name in taken), None)
+            if twice is not None:
+                problems.append(f"{taken[twice]} and {atom.name} cannot be combined: both set '{twice}' on the server")
+            taken.update(dict.fromkeys(names, atom.name))
+            pieces.append((atom.name, names, piece))
+    return tuple(pieces), problems

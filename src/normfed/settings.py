@@ -1,0 +1,143 @@
+"""What a run is told beside model, clients and method, checked as one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from normfed.checks import choice
+from normfed.errors import Refused, nearest
+from normfed.evaluate import METRICS
+from normfed.optim import Optimizer, adamw, sgd
+
+OPTIMIZERS = ("sgd", "adamw")
+WEIGHTINGS = ("samples", "equal")
+LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"cross_entropy": F.cross_entropy}
+
+Schedule = float | Callable[[int], float]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The arguments of `simulate` that are neither data nor method. Times are counted in rounds, epochs or steps."""
+
+    rounds: int
+    epochs: int = 1
+    steps: int | None = None
+    batch_size: int = 32
+    lr: Schedule = 0.01
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    optimizer: str = "sgd"
+    clip_norm: float | None = None
+    loss: str | Callable[[Tensor, Tensor], Tensor] | None = None
+    metrics: tuple[str, ...] = ("accuracy",)
+    evaluate_every: int = 1
+    shuffle: bool = True
+    drop_last: bool = False
+    weighting: str | Mapping[str, float] = "samples"
+    participation: float = 1.0
+    engine: str = "auto"
+    device: str = "cpu"
+    seed: int = 0
+    stack: int | None = None
+
+    @classmethod
+    def of(cls, **given: Any) -> Settings:
+        """Settings from keywords; every unknown or impossible one is listed."""
+        known = [f.name for f in fields(cls)]
+        problems = [f"unknown argument '{key}'; {nearest(key, known)}" for key in given if key not in known]
+        if "rounds" not in given:
+            problems.append("rounds: missing")
+        if problems:
+            raise Refused(*problems)
+        if isinstance(given.get("metrics"), str | list):
+            metrics = given["metrics"]
+            given["metrics"] = (metrics,) if isinstance(metrics, str) else tuple(metrics)
+        settings = cls(**given)
+        problems = settings.problems()
+        if problems:
+            raise Refused(*problems)
+        return settings
+
+    def problems(self) -> list[str]:
+        found: list[str] = []
+        for name in ("rounds", "epochs", "batch_size", "evaluate_every", "steps", "stack"):
+            value = getattr(self, name)
+            if value is None and name in ("steps", "stack"):
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                found.append(f"{name}={value!r}: must be a whole number, 1 or more")
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
+            found.append(f"seed={self.seed!r}: must be a whole number")
+        for name in ("momentum", "weight_decay"):
+            found += _number(name, getattr(self, name), 0.0, 1.0 if name == "momentum" else math.inf)
+        if not callable(self.lr):
+            found += _number("lr", self.lr, 0.0, math.inf)
+        if self.clip_norm is not None:
+            found += _number("clip_norm", self.clip_norm, 0.0, math.inf, open_low=True)
+        found += _number("participation", self.participation, 0.0, 1.0, open_low=True, closed_high=True)
+        for name in ("shuffle", "drop_last"):
+            if not isinstance(getattr(self, name), bool):
+                found.append(f"{name}={getattr(self, name)!r}: must be true or false")
+        found += choice("optimizer", self.optimizer, OPTIMIZERS)
+        if self.optimizer == "adamw" and self.momentum:
+            found.append("momentum is sgd's; adamw has its own")
+        for metric in self.metrics:
+            found += choice("metric", metric, METRICS)
+        if isinstance(self.loss, str):
+            found += choice("loss", self.loss, LOSSES)
+        elif self.loss is not None and not callable(self.loss):
+            found.append(f"loss={self.loss!r}: must be a name or a function of (logits, labels)")
+        if isinstance(self.weighting, str):
+            found += choice("weighting", self.weighting, WEIGHTINGS)
+        elif not isinstance(self.weighting, Mapping):
+            found.append(f"weighting={self.weighting!r}: must be 'samples', 'equal' or a mapping from client to weight")
+        return found
+
+    def check_weighting(self, clients: Any) -> list[str]:
+        """A mapping must name every client, and the weights must be able to sum to something."""
+        if not isinstance(self.weighting, Mapping):
+            return []
+        found = [f"weighting: no weight for client '{name}'" for name in clients if name not in self.weighting]
+        found += [
+            f"weighting: unknown client '{name}'; {nearest(name, clients)}"
+            for name in self.weighting
+            if name not in clients
+        ]
+        values = list(self.weighting.values())
+        if any(not isinstance(v, int | float) or not math.isfinite(v) or v < 0 for v in values):
+            found.append("weighting: weights must be finite numbers, 0 or more")
+        elif sum(values) <= 0:
+            found.append("weighting: the weights sum to zero: nothing to average")
+        return found
+
+    @property
+    def loss_function(self) -> Callable[[Tensor, Tensor], Tensor]:
+        if callable(self.loss):
+            return self.loss
+        return LOSSES[self.loss or "cross_entropy"]
+
+    @property
+    def lr_at(self) -> Callable[[int], float]:
+        return self.lr if callable(self.lr) else lambda round: float(self.lr)  # type: ignore[arg-type]
+
+    def make_optimizer(self) -> Optimizer:
+        return adamw(self.weight_decay) if self.optimizer == "adamw" else sgd(self.momentum, self.weight_decay)
+
+
+def _number(
+    name: str, value: Any, low: float, high: float, open_low: bool = False, closed_high: bool = False
+) -> list[str]:
+    good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if good and (value > low if open_low else value >= low) and (value <= high if closed_high else value < high):
+        return []
+    bounds = f"{'above' if open_low else 'at least'} {low:g}"
+    if math.isfinite(high):
+        bounds += f" and {'at most' if closed_high else 'below'} {high:g}"
+    return [f"{name}={value!r}: must be a number {bounds}"]
