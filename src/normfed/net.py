@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedBuffer
 
 from normfed.errors import Refused
 from normfed.keys import signed
@@ -120,7 +121,9 @@ class Net:
 
 def materialise(model: nn.Module, x: Tensor, seed: int) -> nn.Module:
     """A private copy of the model; lazy layers have their shapes after one pass over `x`."""
-    model = copy.deepcopy(model)
+    # torch cannot copy a buffer that has no shape yet: the copy is given new ones.
+    shapeless = [b for b in model.buffers() if isinstance(b, UninitializedBuffer)]
+    model = copy.deepcopy(model, {id(b): UninitializedBuffer(device=b.device, dtype=b.dtype) for b in shapeless})
     lazy = [m for m in model.modules() if isinstance(m, nn.modules.lazy.LazyModuleMixin)]
     if any(m.has_uninitialized_params() for m in lazy):
         with torch.random.fork_rng(devices=[]), torch.no_grad():
