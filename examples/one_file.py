@@ -82,9 +82,7 @@ def federate(model, clients, *, rounds, method="fedavg", mu=0.01, epochs=1, batc
         for k, (x, y) in enumerate(clients):
             worker.load_state_dict({**server.state_dict(), **kept[k]})
             mu_now = mu if method == "fedprox" else 0.0
-            losses.append(
-                train_locally(worker, server, x, y, epochs=epochs, batch_size=batch_size, lr=lr, mu=mu_now)
-            )
+            losses.append(train_locally(worker, server, x, y, epochs=epochs, batch_size=batch_size, lr=lr, mu=mu_now))
             state = {name: tensor.clone() for name, tensor in worker.state_dict().items()}
             uploads.append(state)
             kept[k] = {name: state[name] for name in local}

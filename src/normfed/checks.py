@@ -21,6 +21,9 @@ def choice(what: str, value: Any, known: Any) -> list[str]:
     return [f"unknown {what} '{value}'; {nearest(str(value), known)}"]
 
 
+NO_CLIENTS = "clients must be a non-empty mapping from name to ClientData, with samples"
+
+
 @dataclass(frozen=True)
 class Labels:
     """What the labels of one split are, without keeping them."""
@@ -44,7 +47,7 @@ class Survey:
 def survey(clients: Any) -> Survey:
     """Looks at all data once; refuses what cannot be trained on."""
     if not isinstance(clients, Mapping) or not clients:
-        raise Refused("clients must be a non-empty mapping from name to ClientData")
+        raise Refused(NO_CLIENTS)
     problems: list[str] = []
     sizes: dict[str, int] = {}
     labels: list[Labels] = []
@@ -84,6 +87,18 @@ def survey(clients: Any) -> Survey:
     if problems:
         raise Refused(*problems)
     return Survey(sizes, tuple(labels), splits)
+
+
+def first_samples(clients: Any) -> tuple[Tensor, Tensor]:
+    """Two samples and labels of the first client that has any: what the model is tried on."""
+    for client in clients.values() if isinstance(clients, Mapping) else ():
+        try:
+            pair = client.split("train")
+        except (AttributeError, TypeError, ValueError):
+            continue
+        if pair is not None and pair[0].dim() and len(pair[0]) and not _bad_split(*pair):
+            return pair[0][:2], pair[1][:2]
+    raise Refused(NO_CLIENTS)
 
 
 def _bad_split(x: Tensor, y: Tensor) -> str | None:

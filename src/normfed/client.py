@@ -50,7 +50,7 @@ class Carry(NamedTuple):
 class Outcome(NamedTuple):
     """What a client's round leaves."""
 
-    shared: State  # goes up
+    shared: State  # goes up: shared entries that can have moved
     kept: State  # stays
     own: Slots  # stays
     reports: Mapping[str, State]  # goes up, with the model
@@ -259,4 +259,4 @@ class Program:
                 value = slot.after(end.of(owner)) if active else seat.own[owner][slot.name]
                 own.setdefault(owner, {})[slot.name] = value
         reports = {f"{owner}/{report.name}": report.make(end.of(owner)) for owner, report in self.phase.reports}
-        return Outcome(pick(final, self.phase.shared), pick(final, self.phase.local), own, reports, end.mean_loss)
+        return Outcome(pick(final, self.phase.uploaded), pick(final, self.phase.local), own, reports, end.mean_loss)

@@ -94,70 +94,71 @@ class Cohort:
         return self.answers[self.asked - 1]
 
 
-def _physical(x: Tensor, dim: int | None, size: int) -> Tensor:
-    """The stacked tensor behind a vmapped one, clients first."""
-    return x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
+def _flat(tensors: tuple[Tensor, ...], dims: Sequence[int | None], size: int) -> list[Tensor]:
+    """vmap's axis of clients merged with the clients' own axis: [size, n, ...] -> [size * n, ...]."""
+    whole = [t.expand(size, *t.shape) if d is None else t.movedim(d, 0) for t, d in zip(tensors, dims, strict=False)]
+    return [t.flatten(0, 1) for t in whole]
 
 
-class _CohortMean(torch.autograd.Function):
-    @staticmethod
-    def forward(x: Tensor, weight: Tensor, cohort: Cohort) -> Tensor:
-        return cohort.ask(Partial.of(x[None], weight[None]))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        _, weight, ctx.cohort = inputs
-        ctx.save_for_backward(weight)
+class _Mean(torch.autograd.Function):
+    """values [clients, ...], weights [clients] -> their mean, for each client. A client alone has an axis of one; under
+    vmap the clients' axis is what vmap maps over. Differentiating inside vmap or around it gives the same."""
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        (weight,) = ctx.saved_tensors
-        return _CohortMean.apply(grads[0], weight, ctx.cohort), None, None
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, x: Tensor, weight: Tensor, cohort: Cohort) -> Any:
-        size = info.batch_size
-        mean = cohort.ask(Partial.of(_physical(x, in_dims[0], size), _physical(weight, in_dims[1], size)))
-        return mean.expand(size, *mean.shape), 0
-
-
-class _CohortMoments(torch.autograd.Function):
-    """(own mean, own variance) -> (cohort's mean, cohort's variance): one message forward, one backward."""
-
-    @staticmethod
-    def forward(mean: Tensor, var: Tensor, weight: Tensor, cohort: Cohort, average_gradients: bool) -> Any:
-        pooled = cohort.ask(PartialMoments.of(torch.stack([mean, var])[None], weight[None]))
-        return pooled[0].clone(), pooled[1].clone()
+    def forward(values: Tensor, weights: Tensor, cohort: Cohort) -> Tensor:
+        return cohort.ask(Partial.of(values, weights)).expand_as(values).clone()
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        mean, _, weight, ctx.cohort, ctx.average_gradients = inputs
-        ctx.save_for_backward(mean, output[0], weight)
+        _, weights, ctx.cohort = inputs
+        ctx.save_for_backward(weights)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        mean, pooled_mean, weight = ctx.saved_tensors
-        both = torch.stack(grads)
+        (weights,) = ctx.saved_tensors
+        return _Mean.apply(grads[0], weights, ctx.cohort), None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, values: Tensor, weights: Tensor, cohort: Cohort) -> Any:
+        values, weights = _flat((values, weights), in_dims, info.batch_size)
+        return _Mean.apply(values, weights, cohort).unflatten(0, (info.batch_size, -1)), 0
+
+
+class _Moments(torch.autograd.Function):
+    """means, variances [clients, channels] -> the cohort's, for each client: one message forward, one backward."""
+
+    @staticmethod
+    def forward(mean: Tensor, var: Tensor, weights: Tensor, cohort: Cohort, average_gradients: bool) -> Any:
+        pooled = cohort.ask(PartialMoments.of(torch.stack([mean, var], dim=1), weights))
+        return pooled[0].expand_as(mean).clone(), pooled[1].expand_as(var).clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        mean, _, weights, ctx.cohort, ctx.average_gradients = inputs
+        ctx.save_for_backward(mean, output[0], weights)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        mean, pooled_mean, weights = ctx.saved_tensors
+        both = torch.stack(grads, dim=1)
         if ctx.average_gradients:  # Algorithm 3: dF/dmean and dF/dvar are averaged over the clients
-            both = _CohortMean.apply(both, weight, ctx.cohort)
+            both = _Mean.apply(both, weights, ctx.cohort)
         # d var / d mean_i = 2 p_i (mean_i - mean); the part through the common mean sums to zero over the cohort.
-        return both[0] + 2 * (mean - pooled_mean) * both[1], both[1], None, None, None
+        return both[:, 0] + 2 * (mean - pooled_mean) * both[:, 1], both[:, 1], None, None, None
 
     @staticmethod
     def vmap(
-        info: Any, in_dims: Any, mean: Tensor, var: Tensor, weight: Tensor, cohort: Cohort, average_gradients: bool
+        info: Any, in_dims: Any, mean: Tensor, var: Tensor, weights: Tensor, cohort: Cohort, average_gradients: bool
     ) -> Any:
-        size = info.batch_size
-        values = torch.stack([_physical(mean, in_dims[0], size), _physical(var, in_dims[1], size)], dim=1)
-        pooled = cohort.ask(PartialMoments.of(values, _physical(weight, in_dims[2], size)))
-        shape = (size, *pooled.shape[1:])
-        return (pooled[0].expand(shape).clone(), pooled[1].expand(shape).clone()), (0, 0)
+        mean, var, weights = _flat((mean, var, weights), in_dims, info.batch_size)
+        pooled = _Moments.apply(mean, var, weights, cohort, average_gradients)
+        return tuple(part.unflatten(0, (info.batch_size, -1)) for part in pooled), (0, 0)
 
 
 def cohort_mean(x: Tensor, weight: Tensor, cohort: Cohort) -> Tensor:
     """The weighted mean of x over the clients of the lock-step; differentiable, self-adjoint."""
-    mean: Tensor = _CohortMean.apply(x, weight, cohort)
-    return mean
+    mean: Tensor = _Mean.apply(x[None], weight[None], cohort)
+    return mean[0]
 
 
 def cohort_moments(
@@ -168,8 +169,8 @@ def cohort_moments(
     Two messages per layer and lock-step (forward, backward) where the paper's protocol takes three. With
     `average_gradients=False` the gradients stay the client's own (FedAvg + Algorithm 2), and only one is needed.
     """
-    pooled: tuple[Tensor, Tensor] = _CohortMoments.apply(mean, var, weight, cohort, average_gradients)
-    return pooled
+    pooled = _Moments.apply(mean[None], var[None], weight[None], cohort, average_gradients)
+    return pooled[0][0], pooled[1][0]
 
 
 def lockstep(

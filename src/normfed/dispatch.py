@@ -11,11 +11,8 @@ from normfed.dry import dry_run
 from normfed.engines.base import Engine
 from normfed.engines.serial import Serial
 from normfed.engines.stacked import Stacked
-from normfed.errors import Refused, nearest
+from normfed.errors import Refused
 from normfed.plan import Plan
-
-ENGINES = ("auto", "serial", "stacked", "distributed")
-NOT_YET = {"distributed": "engine 'distributed' is not there yet; use serial, stacked or auto"}
 
 # Stacking trades memory for fewer, larger kernels. On a CPU a large kernel is no faster per number, so it pays only
 # where the overhead of small ones dominates (`make bench`, scenarios S1 to S3).
@@ -28,10 +25,6 @@ def choose(
     batch_size: int, at_once: int | None = None,
 ) -> tuple[Engine, str]:  # fmt: skip
     """The engine, and why. Raises `Refused` where the one asked for cannot run this model."""
-    if requested in NOT_YET:
-        raise Refused(NOT_YET[requested])
-    if requested not in ENGINES:
-        raise Refused(f"unknown engine '{requested}'; {nearest(requested, ENGINES)}")
     stacked = Stacked(at_once or _at_once(plan, x, batch_size))
     if requested == "serial":
         return Serial(), "asked for"

@@ -22,8 +22,39 @@ class Aborted(NormfedError, RuntimeError):
     """A round that could not be committed. The state before it is untouched."""
 
 
+class Problems:
+    """Collects refusals, so that all of them are said at once.
+
+    with problems:            # whatever is refused in here is kept
+        ...
+    problems.say()            # raises if there was anything
+    """
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+
+    def __enter__(self) -> Problems:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if isinstance(error, Refused):
+            self.found += error.problems
+            return True
+        return False
+
+    def say(self) -> None:
+        if self.found:
+            raise Refused(*dict.fromkeys(self.found))
+
+
 def nearest(wrong: str, choices: Iterable[str]) -> str:
     """`did you mean …` for a mistyped name, or the whole choice where nothing is near."""
     known = sorted(choices)
-    close = difflib.get_close_matches(wrong, known, n=1, cutoff=0.5)
-    return f"did you mean '{close[0]}'?" if close else f"choose from: {', '.join(known)}"
+
+    def likeness(choice: str) -> float:
+        return difflib.SequenceMatcher(None, wrong.lower(), choice.lower()).ratio()
+
+    best = max(map(likeness, known), default=0.0)
+    if best < 0.5:
+        return f"choose from: {', '.join(known)}"
+    return f"did you mean {' or '.join(repr(choice) for choice in known if likeness(choice) == best)}?"

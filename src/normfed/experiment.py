@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from normfed import checkpoint, checks, dispatch
 from normfed._version import __version__
 from normfed.data.federation import ClientData, Federation, Pooled
-from normfed.errors import Refused
+from normfed.errors import Problems, Refused
 from normfed.evaluate import score
 from normfed.keys import fold
 from normfed.method import Expression
 from normfed.plan import build
 from normfed.server import Rules, RunState, initial, play
-from normfed.settings import Settings
+from normfed.settings import CLASS_LOSSES, Settings
 
 
 @dataclass
@@ -87,28 +87,33 @@ class Run:
         resume: bytes | None = None,
         **settings: Any,
     ) -> None:
-        self.settings = given = Settings.of(**settings)
-        device = dispatch.device(given.device)
-        survey = checks.survey(clients)
         self.clients = clients
+        problems, device = Problems(), torch.device("cpu")
+        given_seed = settings.get("seed", 0)
+        with problems:
+            self.settings = Settings.of(**settings)
+            device = dispatch.device(self.settings.device)
+        with problems:
+            survey = checks.survey(clients)
+        with problems:
+            self.plan = build(
+                method, model, checks.first_samples(clients)[0], seed=given_seed if isinstance(given_seed, int) else 0
+            )
+        problems.say()
+        given = self.settings
         self.loss = given.loss_function
-
-        first = next(iter(clients))
-        pair = clients[first].split("train")
-        assert pair is not None
-        x, y = pair[0][:2], pair[1][:2]
-        self.plan = build(method, model, x, seed=given.seed)
-        problems = checks.check_labels(survey, self.plan.facts.classes) if given.loss in (None, *_CLASS_LOSSES) else []
-        problems += given.check_weighting(clients)
+        x, y = checks.first_samples(clients)
         if self.plan.pool:
             clients, sizes = Pooled(clients), {Pooled.name: sum(survey.sizes.values())}
         else:
             sizes = dict(survey.sizes)
-        problems += checks.check_batches(self.plan, sizes, given.batch_size, given.drop_last)
-        if not problems:
-            problems += checks.check_loss(self.loss, self._probe_logits(x), y)
-        if problems:
-            raise Refused(*problems)
+        if given.loss is None or given.loss in CLASS_LOSSES:
+            problems.found += checks.check_labels(survey, self.plan.facts.classes)
+        problems.found += given.check_weighting(self.clients)
+        problems.found += checks.check_batches(self.plan, sizes, given.batch_size, given.drop_last)
+        if not problems.found:
+            problems.found += checks.check_loss(self.loss, self._probe_logits(x), y)
+        problems.say()
         self.plan.net.to(device)
         self.sizes = sizes
         self.federation = Federation(clients, device)
@@ -230,9 +235,6 @@ class Run:
             history=self.history,
             timing=self.timing,
         )
-
-
-_CLASS_LOSSES = ("cross_entropy",)
 
 
 def simulate(

@@ -147,7 +147,7 @@ def render(explanation: Explanation, clients: int | None = None) -> str:
             f"{shared} entries shared, {len(phase.entries) - shared} local",
             f"per client and round: {_size(phase.bytes_up)} up, {_size(phase.bytes_down)} down, "
             f"{phase.messages} message{'s' * (phase.messages != 1)}"
-            + "".join(f"; {part} {_size(n)}" for part, n in phase.wire.items() if n and part != "model"),
+            + "".join(f"; {part} {_size(n)}" for part, n in phase.wire.items() if n and not part.startswith("model")),
         ]
         if clients is not None:
             once = phase.counted_once(clients)

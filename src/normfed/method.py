@@ -98,6 +98,7 @@ class Call:
     factory: str
     arguments: tuple[tuple[str, Any], ...] = ()
     defaults: tuple[tuple[str, Any], ...] = field(default=(), compare=False)
+    identity: int | None = None  # of a method made by hand: equal to itself alone
 
     def __str__(self) -> str:
         usual = dict(self.defaults)
@@ -177,7 +178,7 @@ class Method(Expression):
 
     def __post_init__(self) -> None:
         if not self.calls:  # made by hand, not by a factory: equal to itself alone
-            object.__setattr__(self, "calls", (Call(self.name, () if self._empty() else (("id", id(self)),)),))
+            object.__setattr__(self, "calls", (Call(self.name, identity=None if self._empty() else id(self)),))
 
     def _empty(self) -> bool:
         usual = {f.name: f.default for f in dataclasses.fields(self)}
@@ -224,7 +225,7 @@ class Switch(Expression):
 
     def __post_init__(self) -> None:
         if not self.calls:
-            object.__setattr__(self, "calls", (Call(self.name, (("id", id(self)),)),))
+            object.__setattr__(self, "calls", (Call(self.name, identity=id(self)),))
 
     def atoms(self, latched: Mapping[str, bool]) -> tuple[Method, ...]:
         return (self.after if latched.get(self.name, False) else self.before).atoms(latched)

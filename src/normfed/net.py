@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -123,7 +124,10 @@ def materialise(model: nn.Module, x: Tensor, seed: int) -> nn.Module:
     """A private copy of the model; lazy layers have their shapes after one pass over `x`."""
     # torch cannot copy a buffer that has no shape yet: the copy is given new ones.
     shapeless = [b for b in model.buffers() if isinstance(b, UninitializedBuffer)]
-    model = copy.deepcopy(model, {id(b): UninitializedBuffer(device=b.device, dtype=b.dtype) for b in shapeless})
+    memo: dict[int, Any] = {}
+    for b in shapeless:
+        memo[id(b)] = UninitializedBuffer(device=b.device, dtype=b.dtype)  # type: ignore[call-arg]
+    model = copy.deepcopy(model, memo)
     lazy = [m for m in model.modules() if isinstance(m, nn.modules.lazy.LazyModuleMixin)]
     if any(m.has_uninitialized_params() for m in lazy):
         with torch.random.fork_rng(devices=[]), torch.no_grad():

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -31,6 +31,11 @@ from normfed.state import State, batchnorms
 
 class Mode(Protocol):
     """How a norm layer normalises during a pass. Adding a mode is adding one class."""
+
+    @property
+    def emits(self) -> bool:
+        """Whether running statistics move. Where none move, they need not be sent back."""
+        ...
 
     def __call__(self, layer: Layer, x: Tensor) -> Tensor: ...
 
@@ -145,6 +150,8 @@ class Layer:
 class _Batch:
     """Statistics of the client's own batch, as stock BatchNorm in training; the fused kernel, on scratch buffers."""
 
+    emits: ClassVar[bool] = True
+
     def __call__(self, layer: Layer, x: Tensor) -> Tensor:
         if layer.mean is None or layer.var is None or not layer.now.emit:
             return F.batch_norm(x, None, None, layer.weight, layer.bias, True, 0.0, layer.eps)
@@ -163,6 +170,8 @@ class _Batch:
 class _Running:
     """The running statistics of the state at hand, constant: evaluation, frozen statistics, GReg's second pass."""
 
+    emits: ClassVar[bool] = False
+
     def __call__(self, layer: Layer, x: Tensor) -> Tensor:
         if layer.mean is None or layer.var is None:  # track_running_stats=False: always its own batch
             return F.batch_norm(x, None, None, layer.weight, layer.bias, True, 0.0, layer.eps)
@@ -177,6 +186,7 @@ class CohortMode:
     """
 
     average_gradients: bool = True
+    emits: ClassVar[bool] = True
 
     def __call__(self, layer: Layer, x: Tensor) -> Tensor:
         now, cohort = layer.now, layer.now.cohort

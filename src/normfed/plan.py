@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from normfed.errors import Refused
 from normfed.method import Expression, Method, Report, Segment, Slot, Switch
 from normfed.net import Facts, Net, materialise, probe
 from normfed.reducers import PooledMoments, Reducer, maximum, weighted_mean
-from normfed.state import Entry, Scope, Select, census
+from normfed.state import Entry, Role, Scope, Select, census
 
 T = TypeVar("T")
 Owned = tuple[str, Callable[..., Any]]  # (the method it belongs to, piece)
@@ -37,6 +38,7 @@ class Phase:
     scope: Mapping[str, Scope]
     shared: tuple[str, ...]
     local: tuple[str, ...]
+    uploaded: tuple[str, ...]  # shared, less the statistics that no segment moves
     reducers: tuple[tuple[Reducer, tuple[str, ...]], ...]
     segments: tuple[Segment, ...]
     load: Owned | None
@@ -143,8 +145,6 @@ def _phase(atoms: Sequence[Method], net: Net, facts: Facts, norm_layers: str) ->
     shared = tuple(e.name for e in entries if owners[e.name] is Scope.SHARED)
     reducers, clashes = _resolve([(a.name, a.reduce) for a in atoms], entries, "is reduced by")
     problems += clashes
-    server, clashes = _server(atoms, [e for e in entries if e.name in shared])
-    problems += clashes
 
     singles: dict[str, Owned | None] = {}
     for axis in ("load", "task", "weigh", "plan"):
@@ -154,6 +154,10 @@ def _phase(atoms: Sequence[Method], net: Net, facts: Facts, norm_layers: str) ->
         singles[axis] = setters[0] if setters else None
     plan = singles["plan"]
     segments: Any = plan[1] if plan is not None else (Segment(),)
+    still = {e.name for e in entries if _is_statistic(e)} if not any(s.norm.emits for s in segments) else set()
+    uploaded = [e for e in entries if e.name in shared and e.name not in still]
+    server, clashes = _server(atoms, uploaded)
+    problems += clashes
     if any(s.lockstep for s in segments) and singles["weigh"] is not None:
         assert singles["weigh"] is not None and plan is not None
         problems.append(
@@ -172,7 +176,8 @@ def _phase(atoms: Sequence[Method], net: Net, facts: Facts, norm_layers: str) ->
         scope=owners,
         shared=shared,
         local=tuple(e.name for e in entries if owners[e.name] is Scope.LOCAL),
-        reducers=_grouped(reducers, [e for e in entries if e.name in shared], problems),
+        uploaded=tuple(e.name for e in uploaded),
+        reducers=_grouped(reducers, uploaded, problems),
         segments=tuple(segments),
         load=singles["load"],
         batch=tuple((a.name, f) for a in atoms for f in a.batch),
@@ -185,6 +190,10 @@ def _phase(atoms: Sequence[Method], net: Net, facts: Facts, norm_layers: str) ->
         needs=tuple(f"{a.name}: {need.text}" for a in atoms for need in a.needs),
     )
     return phase, problems
+
+
+def _is_statistic(entry: Entry) -> bool:
+    return issubclass(entry.kind, _BatchNorm) and entry.role in (Role.NORM_STAT, Role.COUNTER)
 
 
 def _resolve(

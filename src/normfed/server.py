@@ -92,7 +92,7 @@ class RoundFacts:
     bytes_down: int
     messages: int
     latched: dict[str, bool]
-    wire: dict[str, int]  # bytes per client: model, reports, slots, collectives
+    wire: dict[str, int]  # bytes per client: model_up, model_down, reports, slots, collectives
 
 
 @dataclass(frozen=True)
@@ -171,8 +171,8 @@ def play(
     facts = RoundFacts(
         train_loss={client: losses[client] for client in cohort},
         skipped={place.client: place.course.skipped for place in places if place.course.skipped},
-        bytes_up=n * (wire["model"] + wire["reports"] + wire["collectives"]),
-        bytes_down=n * (wire["model"] + wire["slots"] + wire["collectives"]),
+        bytes_up=n * (wire["model_up"] + wire["reports"] + wire["collectives"]),
+        bytes_down=n * (wire["model_down"] + wire["slots"] + wire["collectives"]),
         messages=int(crosses) + (0 if plan.pool else len(task.message_bytes)),
         latched=latched,
         wire=wire,
@@ -298,7 +298,8 @@ def nbytes(value: Any) -> int:
 def _wire(plan: Plan, phase: Phase, sent: Any, report_bytes: int, messages: Sequence[int]) -> dict[str, int]:
     sizes = {e.name: e.nbytes for e in plan.net.entries}
     return {
-        "model": sum(sizes[name] for name in phase.shared),
+        "model_up": sum(sizes[name] for name in phase.uploaded),
+        "model_down": sum(sizes[name] for name in phase.shared),
         "reports": report_bytes,
         "slots": nbytes(sent),
         "collectives": sum(messages),

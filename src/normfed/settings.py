@@ -15,9 +15,12 @@ from normfed.errors import Refused, nearest
 from normfed.evaluate import METRICS
 from normfed.optim import Optimizer, adamw, sgd
 
+ENGINES = ("auto", "serial", "stacked", "distributed")
+NOT_YET = {"distributed": "engine 'distributed' is not there yet; use serial, stacked or auto"}
 OPTIMIZERS = ("sgd", "adamw")
 WEIGHTINGS = ("samples", "equal")
 LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"cross_entropy": F.cross_entropy}
+CLASS_LOSSES = tuple(LOSSES)  # those that want class labels
 
 Schedule = float | Callable[[int], float]
 
@@ -85,6 +88,7 @@ class Settings:
         for name in ("shuffle", "drop_last"):
             if not isinstance(getattr(self, name), bool):
                 found.append(f"{name}={getattr(self, name)!r}: must be true or false")
+        found += [NOT_YET[self.engine]] if self.engine in NOT_YET else choice("engine", self.engine, ENGINES)
         found += choice("optimizer", self.optimizer, OPTIMIZERS)
         if self.optimizer == "adamw" and self.momentum:
             found.append("momentum is sgd's; adamw has its own")

@@ -123,7 +123,7 @@ def check_method(
     before = copy.deepcopy(net.state_dict())
     data = {name: (c.train[0].clone(), c.train[1].clone()) for name, c in clients.items()}
 
-    if not any(key == "id" for call in method.calls for key, _ in call.arguments):
+    if all(call.identity is None for call in method.calls):
         assert parse(str(method)) == method, f"{method} does not read back from its text"
 
     generator = torch.get_rng_state()

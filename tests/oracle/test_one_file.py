@@ -54,4 +54,6 @@ def test_the_demonstration_runs(capsys):
 
 def test_its_norm_layers_are_found_by_type():
     net = nn.Sequential(nn.Linear(2, 2), nn.SyncBatchNorm(2))
-    assert one_file.norm_names(net) == {f"1.{n}" for n in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")}
+    assert one_file.norm_names(net) == {
+        f"1.{n}" for n in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
+    }

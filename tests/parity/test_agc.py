@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from normfed.methods.agc import EPS, clip_unitwise
+
 from support import PARITY, golden
 
 

@@ -5,6 +5,7 @@ import pytest
 
 import normfed as nf
 from normfed.models import make
+
 from support import PARITY, federation, golden, golden_weights, losses, scaled_normals, worst
 from test_fedbn_family import reference_fedprox
 

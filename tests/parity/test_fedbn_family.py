@@ -10,6 +10,7 @@ from torch import nn
 import normfed as nf
 from normfed.method import Method
 from normfed.state import squared_distance
+
 from support import PARITY, federation, golden, golden_weights, losses, scaled_normals, worst
 
 SIZES, SCALES, SHIFTS = [24, 40, 16], [0.5, 1, 1.6], [0, 0.4, -0.3]

@@ -6,6 +6,7 @@ import torch
 import normfed as nf
 from normfed.client import Reply
 from normfed.server import RoundEnd, ServerView
+
 from support import PARITY, golden
 
 

@@ -4,7 +4,8 @@ import numpy as np
 import torch
 
 import normfed as nf
-from hbn_net import data, net, held_out
+
+from hbn_net import data, held_out, net
 from support import PARITY, golden, losses, worst
 
 

@@ -25,7 +25,9 @@ def test_keyed_dropout_does_what_the_stock_layer_does(kind):
     same_on = {nn.Dropout1d: 1, nn.Dropout2d: 2, nn.Dropout3d: 3, nn.FeatureAlphaDropout: 2}.get(kind, 0)
     if same_on:  # a channel is dropped as a whole
         kept = (ours != ours.flatten(-same_on)[..., :1].reshape(*ours.shape[:-same_on], *[1] * same_on)).flatten(2)
-        stock = (theirs != theirs.flatten(-same_on)[..., :1].reshape(*theirs.shape[:-same_on], *[1] * same_on)).flatten(2)
+        stock = (theirs != theirs.flatten(-same_on)[..., :1].reshape(*theirs.shape[:-same_on], *[1] * same_on)).flatten(
+            2
+        )
         assert abs(kept.any(-1).double().mean() - stock.any(-1).double().mean()) < 0.05
 
 

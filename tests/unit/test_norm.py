@@ -122,7 +122,10 @@ def test_gradients_are_the_stock_layers():
     ("layer", "said"),
     [
         (ByHand(3), "'0' (ByHand) cannot be driven"),
-        (nn.InstanceNorm2d(3, track_running_stats=True), "'0' (InstanceNorm2d with track_running_stats) cannot be driven"),
+        (
+            nn.InstanceNorm2d(3, track_running_stats=True),
+            "'0' (InstanceNorm2d with track_running_stats) cannot be driven",
+        ),
     ],
 )
 def test_a_layer_that_cannot_be_driven_is_named(layer, said):

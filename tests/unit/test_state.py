@@ -76,7 +76,9 @@ def test_selectors_are_a_boolean_algebra_and_read_back(a, b):
     assert select(str(a)) == a
 
 
-@pytest.mark.parametrize("text", ["normm", "norm &", "under(3)", "norm + stats", "f('x')", "norm.stats", "under('a', 'b')"])
+@pytest.mark.parametrize(
+    "text", ["normm", "norm &", "under(3)", "norm + stats", "f('x')", "norm.stats", "under('a', 'b')"]
+)
 def test_bad_selectors_are_refused(text):
     with pytest.raises(nf.Refused, match="selector"):
         select(text)
