@@ -20,7 +20,7 @@ from normfed.net import Net
 from normfed.norm import RUNNING, Mode, Pass
 from normfed.optim import Optimizer, OptimState, clip
 from normfed.plan import Phase, Plan
-from normfed.state import Entry, Scope, State, pick
+from normfed.state import State, pick
 
 Slots = Mapping[str, Mapping[str, Value]]  # method -> slot -> value
 Gradient = Callable[[Callable[[State], Any], State], Any]  # (objective, params) -> (grads, what else it returned)
@@ -64,11 +64,15 @@ def _real(number: Any) -> Any:
 
 
 class Context:
-    """Slots of the method whose piece is being called."""
+    """A client at the table, as a piece of a method sees it: what it was sent, and the slots of that method."""
 
-    def __init__(self, seat: Seat) -> None:
+    def __init__(self, program: Program, seat: Seat) -> None:
+        self._program = program
         self._seat = seat
         self._owner = ""
+        self.round, self.lr = program.round, program.lr  # plain numbers, the same for all clients
+        self.entries = program.net.entries
+        self.scope = program.phase.scope
         self.n_samples = _real(seat.n_samples)
         self.anchor = seat.anchor
 
@@ -83,30 +87,20 @@ class Context:
 
 
 class Step(Context):
-    """One local step, as a piece of a method sees it. `step`, `position` may be tensors where clients are stacked;
-    `round` and `lr` are plain numbers, the same for all."""
+    """One local step. `step` and `position` may be tensors where clients are stacked."""
 
     def __init__(
         self, program: Program, seat: Seat, carry: Carry, x: Tensor, y: Tensor, step: Any, position: Any
     ) -> None:
-        super().__init__(seat)
-        self._program = program
+        super().__init__(program, seat)
         self.params: State = carry.params  # trained by gradient
         self.rest: State = carry.rest  # everything else: running statistics, counters, frozen weights
         self.x, self.y = x, y
         self._number = step
         self.step, self.position = _real(step), _real(position)  # number in the round, number in its epoch
-        self.round, self.lr = program.round, program.lr
         self.logits: Tensor  # of the main forward pass, computed once and shared by all terms
+        self.features: Tensor | None = None  # what entered the classifier in that pass
         self._second_passes = 0
-
-    @property
-    def entries(self) -> tuple[Entry, ...]:
-        return self._program.net.entries
-
-    @property
-    def scope(self) -> Mapping[str, Scope]:
-        return self._program.phase.scope
 
     @property
     def classes(self) -> int:
@@ -129,11 +123,12 @@ class Step(Context):
         self, norm: Mode = RUNNING, params: State | None = None, rest: State | None = None, fresh_noise: bool = False
     ) -> Tensor:
         """A further forward pass over the batch; nothing it emits is kept. Draws the same noise as the main pass,
-        so that a difference between the two is not the noise's."""
+        so that a difference between the two is not the noise's. `rest` may be a whole state, `anchor` for one: its
+        running statistics are taken."""
         self._second_passes += fresh_noise
         return self._program.net(
             self.params if params is None else params,
-            self.rest if rest is None else rest,
+            self.rest if rest is None else pick(rest, self.rest),
             self.x,
             self._program.forward_pass(
                 self._seat, norm, self._number, None, self._second_passes if fresh_noise else 0, False
@@ -145,11 +140,25 @@ class End(Context):
     """A client's round is over."""
 
     def __init__(self, program: Program, seat: Seat, start: State, final: State, steps: Any, mean_loss: Tensor) -> None:
-        super().__init__(seat)
+        super().__init__(program, seat)
         self.start, self.final = start, final  # whole states
         self.steps, self.mean_loss = _real(steps), mean_loss  # steps really taken
-        self.round, self.lr = program.round, program.lr
-        self.entries = program.net.entries
+
+
+class Alone(NamedTuple):
+    """One client with its data, outside of any stack: for what only a look at all samples can tell."""
+
+    client: str
+    x: Tensor
+    y: Tensor
+    state: State  # at the end of its round; the model it would start from, before round 0
+    round: int  # -1 before round 0
+    net: Net
+    classes: int
+
+    def features(self) -> Tensor:
+        """What enters the classifier for each sample, in evaluation mode."""
+        return self.net.features(self.state, self.x)
 
 
 class Reply(NamedTuple):
@@ -183,12 +192,16 @@ class Program:
     def head(self) -> frozenset[str]:
         return self.plan.facts.head
 
+    @property
+    def trains(self) -> bool:
+        return any(segment.train for segment in self.phase.segments)
+
     def _start(self, seat: Seat) -> State:
         """The state a client starts the round from."""
         if self.phase.load is None:
             return {**seat.anchor, **seat.kept}
         owner, load = self.phase.load
-        state: State = load(Context(seat).of(owner))
+        state: State = load(Context(self, seat).of(owner))
         return state
 
     def begin(self, seat: Seat) -> Carry:
@@ -227,7 +240,11 @@ class Program:
         def objective(params: State) -> tuple[Tensor, Any]:
             step.params = params
             now = self.forward_pass(seat, segment.norm, number, cohort)
+            if self.phase.params is not None:
+                owner, change = self.phase.params
+                params = change(params, step.of(owner))
             step.logits = self.net(params, carry.rest, step.x, now)
+            step.features = now.features
             if self.phase.task is None:
                 task = self.task_loss(step.logits, step.y)
             else:
@@ -249,9 +266,17 @@ class Program:
             self.optimizer.update(carry.params, grads, carry.memory, self.lr, number)
         return Carry(carry.params, {**carry.rest, **emitted}, carry.memory, carry.loss + task)
 
+    def measure(self, seat: Seat, carry: Carry, x: Tensor, number: Any, seen: Any, segment: Segment) -> Carry:
+        """One batch of a segment that does not train: only what layers emit is kept."""
+        now = self.forward_pass(seat, segment.norm, number, None)
+        now.seen = _real(seen)
+        with torch.no_grad():
+            self.net(carry.params, carry.rest, x, now)
+        return carry._replace(rest={**carry.rest, **now.emitted})
+
     def end(self, seat: Seat, carry: Carry, steps: Any) -> Outcome:
         final = {**carry.params, **carry.rest}
-        end = End(self, seat, self._start(seat), final, steps, carry.loss / steps)
+        end = End(self, seat, self._start(seat), final, steps, carry.loss / steps if self.trains else carry.loss)
         own: dict[str, dict[str, Value]] = {}
         for owner, slot in self.plan.slots:
             if slot.holder is Holder.CLIENT:

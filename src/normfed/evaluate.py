@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
-import torch
 from torch import Tensor
 
 from normfed.net import Net
 from normfed.state import State
 
-BATCH = 1024  # samples per forward pass of an evaluation; changes no number, statistics being fixed
+
+@dataclass(frozen=True)
+class Viewer:
+    """Who is looking, for views that prepare samples client by client."""
+
+    client: str
+    index: int | None  # in the federation's order; None for a client that is not in it
+    slots: Mapping[str, Any]  # of the method whose view it is
+    x: Tensor | None  # the client's training samples, where it has any
 
 
 def accuracy(logits: Tensor, y: Tensor) -> float:
@@ -21,14 +30,9 @@ def accuracy(logits: Tensor, y: Tensor) -> float:
 METRICS: dict[str, Callable[[Tensor, Tensor], float]] = {"accuracy": accuracy}
 
 
-def predict(net: Net, state: State, x: Tensor) -> Tensor:
-    """Logits of all samples, under the state's running statistics."""
-    return torch.cat([net.predict(state, part) for part in x.split(BATCH)])
-
-
 def score(
     net: Net, state: State, x: Tensor, y: Tensor, metrics: tuple[str, ...], loss: Callable[[Tensor, Tensor], Tensor]
 ) -> dict[str, float]:
     """The metrics and the loss of one model on one set."""
-    logits = predict(net, state, x)
+    logits = net.predict(state, x)
     return {**{name: METRICS[name](logits, y) for name in metrics}, "loss": float(loss(logits, y))}

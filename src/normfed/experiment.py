@@ -20,7 +20,7 @@ from normfed.evaluate import score
 from normfed.keys import fold
 from normfed.method import Expression
 from normfed.plan import build
-from normfed.server import Rules, RunState, initial, play
+from normfed.server import Rules, RunState, initial, play, refresh
 from normfed.settings import CLASS_LOSSES, Settings
 
 
@@ -139,6 +139,7 @@ class Run:
             loss=self.loss,
         )
         self.state: RunState = initial(self.plan)
+        self.seen_model = self.state.model  # what clients evaluate with: the global model, or what a refresh made of it
         self.history: list[dict[str, Any]] = []
         self.timing = {"train_s": 0.0, "evaluate_s": 0.0}
         if resume is not None:
@@ -181,19 +182,23 @@ class Run:
             "round": number,
             "train_loss": losses,
             "test_accuracy": {},
-            "bytes_up": facts.bytes_up,
-            "bytes_down": facts.bytes_down,
-            "messages": facts.messages,
+            "bytes_up": facts.traffic.bytes_up,
+            "bytes_down": facts.traffic.bytes_down,
+            "messages": facts.traffic.messages,
             "skipped": facts.skipped,
             "latched": facts.latched,
         }
         if (number + 1) % self.settings.evaluate_every == 0 or self.done:
-            row.update(self._evaluate())
+            row.update(self._evaluate(row))
         self.history.append(row)
         return row
 
-    def _evaluate(self) -> dict[str, Any]:
+    def _evaluate(self, row: dict[str, Any]) -> dict[str, Any]:
         started = time.perf_counter()
+        model, traffic = refresh(self.plan, self.state, self.engine, self.federation, self.sizes, self.rules)
+        self.seen_model = model
+        for name in ("bytes_up", "bytes_down", "messages"):  # an exchange for evaluation is an exchange
+            row[name] += getattr(traffic, name)
         rows: dict[str, dict[str, float]] = {f"test_{name}": {} for name in (*self.settings.metrics, "loss")}
         rows.setdefault("test_accuracy", {})
         for client in self.clients:
@@ -210,7 +215,7 @@ class Run:
         mine = self.state.clients.get(client)
         local = self.plan.phase(self.state.latched).local
         own = {name: mine.kept[name] for name in local if name in mine.kept} if mine else {}
-        return {**self.state.model, **own}
+        return {**self.seen_model, **own}
 
     def save(self) -> bytes:
         extra = {"method": str(self.plan.method), "history": self.history}

@@ -37,7 +37,7 @@ class PhaseReport:
     bytes_up: int
     bytes_down: int
     messages: int
-    wire: dict[str, int]
+    wire: dict[str, int]  # where a client's bytes come from
 
     def counted_once(self, clients: int) -> int:
         """Bytes of a round as the papers count them: every upload, and one broadcast for all."""
@@ -122,10 +122,10 @@ def _phase(plan: Plan, thrown: frozenset[str], facts: RoundFacts) -> PhaseReport
         reports=[{"name": f"{owner}/{r.name}", "reduce": r.reducer.name} for owner, r in phase.reports],
         needs=list(phase.needs),
         server=[f"{owner} sets {len(names)} entries" for owner, names, _ in phase.server],
-        bytes_up=facts.bytes_up,
-        bytes_down=facts.bytes_down,
-        messages=facts.messages,
-        wire=facts.wire,
+        bytes_up=facts.traffic.bytes_up,
+        bytes_down=facts.traffic.bytes_down,
+        messages=facts.traffic.messages,
+        wire=dict(facts.traffic.per_client),
     )
 
 

@@ -22,10 +22,11 @@ from torch import Tensor, nn
 from normfed.errors import Refused, nearest
 from normfed.norm import BATCH, RUNNING, Mode
 from normfed.reducers import Reducer
-from normfed.state import Scope, Select, State
+from normfed.state import Entry, Scope, Select, State, zeros
 
 if TYPE_CHECKING:
-    from normfed.client import End, Reply, Seat, Step
+    from normfed.client import Alone, Context, End, Reply, Step
+    from normfed.evaluate import Viewer
     from normfed.plan import Built
     from normfed.server import RoundEnd, ServerView
 
@@ -43,11 +44,30 @@ class Steps(StrEnum):
 
 @dataclass(frozen=True)
 class Segment:
-    """A stretch of local steps under one mode of the norm layers. In lock-step, all clients take each step together."""
+    """A stretch of local steps under one mode of the norm layers. In lock-step, all clients take each step together.
+
+    With `train=False` nothing is trained: one full pass over the client's data in stored order, for what the norm
+    layers emit on the way.
+    """
 
     steps: int | Steps = Steps.ALL
     norm: Mode = BATCH
     lockstep: bool = False
+    train: bool = True
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What the first value of a slot may depend on."""
+
+    model: State  # the global model
+    trained: State  # its entries that are trainable and shared
+    entries: tuple[Entry, ...]
+
+
+def zeros_of_trained(beginning: Beginning) -> State:
+    """First value of control variates, momentum and the like."""
+    return zeros(beginning.trained)
 
 
 class Holder(StrEnum):
@@ -59,13 +79,13 @@ class Holder(StrEnum):
 class Slot:
     """State that is not the model: control variates, server momentum, counters of calm rounds.
 
-    `init(state)` gets the model's initial *trainable, shared* entries. `after(end)` gives the new value when the round
-    commits; a client's and the server's commit together or not at all.
+    `init(beginning)` gives the first value: the server's before round 0, a client's when it first takes part.
+    `after(end)` gives the new value when the round commits; a client's and the server's commit together or not at all.
     """
 
     name: str
     holder: Holder
-    init: Callable[[State], Value]
+    init: Callable[[Beginning], Value]
     after: Callable[[Any], Value]  # End for a client's slot, RoundEnd for the server's
     to_clients: bool = True  # whether a server's slot is broadcast
 
@@ -77,6 +97,34 @@ class Report:
     name: str
     make: Callable[[End], State]
     reducer: Reducer
+
+
+class When(StrEnum):
+    SETUP = "setup"  # once, from every client, before round 0
+    ROUND = "round"  # from the clients of a round, at its end
+
+
+@dataclass(frozen=True)
+class Gather:
+    """What the server must see client by client: prototypes, banks of statistics. Names and shapes may differ.
+
+    `make(alone)` is called for each client outside of any stack; `combine(values, before)` gets the clients' values in
+    the federation's order. The combined value is a slot of the server, `empty` at first, broadcast from then on.
+    """
+
+    name: str
+    make: Callable[[Alone], State]
+    combine: Callable[[list[State], Any], State]
+    empty: State
+    when: When = When.ROUND
+
+
+@dataclass(frozen=True)
+class View:
+    """How a method's model is evaluated, where that is not simply its state on the client's samples."""
+
+    inputs: Callable[[Tensor, Viewer], Tensor] | None = None  # applied to samples before they enter the model
+    refresh: Method | None = None  # an exchange played before each evaluation; what it gives is not kept
 
 
 @dataclass(frozen=True)
@@ -162,19 +210,22 @@ class Method(Expression):
     calls: tuple[Call, ...] = ()
     needs: tuple[Need, ...] = ()  # union; all unmet ones are listed
     pool: bool = False  # the clients' data become one client's (Centralized); one suffices
-    transform: tuple[Callable[[nn.Module], nn.Module], ...] = ()  # left to right, once, before anything
+    transform: tuple[Callable[[nn.Module, Tensor], nn.Module], ...] = ()  # (own copy, samples); left to right
     scope: tuple[tuple[Select, Scope], ...] = ()  # first match; records must agree; rest: SHARED
     slots: tuple[Slot, ...] = ()  # disjoint union
-    load: Callable[[Seat], State] | None = None  # at most one; default: broadcast state with own LOCAL entries
+    load: Callable[[Context], State] | None = None  # at most one; default: broadcast state with own LOCAL entries
     plan: tuple[Segment, ...] | None = None  # at most one; default: one segment of everything
     batch: tuple[Callable[[Tensor, Tensor, Step], tuple[Tensor, Tensor]], ...] = ()  # left to right
+    params: Callable[[State, Step], State] | None = None  # at most one; trained parameters -> those of the forward
     task: Callable[[Step], Tensor] | None = None  # at most one; default: the run's loss
     loss: tuple[Callable[[Step], Tensor | None], ...] = ()  # summed
     grad: tuple[Callable[[State, Step], State], ...] = ()  # left to right
     report: tuple[Report, ...] = ()  # disjoint union
+    gather: tuple[Gather, ...] = ()  # disjoint union
     weigh: Callable[[Reply], Tensor] | None = None  # at most one; unnormalised; default: the run's weighting
     reduce: tuple[tuple[Select, Reducer], ...] = ()  # as scope; rest: weighted mean, integers: maximum
     server: tuple[tuple[Select, Callable[[RoundEnd, State], State]], ...] = ()  # no two on one entry
+    view: View | None = None  # at most one
 
     def __post_init__(self) -> None:
         if not self.calls:  # made by hand, not by a factory: equal to itself alone
@@ -274,7 +325,12 @@ def factory(make: Callable[P, Expression]) -> Callable[P, Expression]:
         call = Call(name, tuple((k, _frozen(v)) for k, v in bound.arguments.items()), defaults)
         return dataclasses.replace(made, calls=(call,))  # type: ignore[type-var]
 
+    build.makes_a_method = True  # type: ignore[attr-defined]
     return build
+
+
+def is_factory(value: object) -> bool:
+    return getattr(value, "makes_a_method", False)
 
 
 def _frozen(value: Any) -> Any:

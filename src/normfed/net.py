@@ -15,6 +15,8 @@ from normfed.keys import signed
 from normfed.norm import BATCH, RUNNING, Pass, drive
 from normfed.state import Entry, Role, State, describe
 
+EVALUATION_BATCH = 1024  # samples per forward pass; changes no number, statistics being fixed
+
 
 @dataclass(frozen=True)
 class Facts:
@@ -62,6 +64,7 @@ class Net:
                 home = owner._parameters if attribute in owner._parameters else owner._buffers
                 self._homes.setdefault(entry.name, []).append((home, attribute))  # type: ignore[arg-type]
         self._recurrent = [m for m in model.modules() if isinstance(m, nn.RNNBase)]
+        self.head: str | None = None  # path of the classifier; set by `probe`
         self.unkeyed = False  # draws from torch's own generator; set by `probe`
         self.stateful: tuple[str, ...] = ()  # buffers that a training forward writes in place; set by `probe`
         self.dtype = next((e.dtype for e in self.entries if e.dtype.is_floating_point), torch.get_default_dtype())
@@ -110,14 +113,39 @@ class Net:
         """The state under every name of `model.state_dict()`, tied ones too."""
         return {name: state[e.name] for e in self.entries for name in (e.name, *e.aliases)}
 
+    def features(self, state: State, x: Tensor) -> Tensor:
+        """What enters the classifier, in evaluation mode."""
+        parts = []
+        for part in x.split(EVALUATION_BATCH):
+            now = Pass(RUNNING, training=False, emit=False)
+            with torch.no_grad():
+                self(*self.split(state), self.cast(part), now)
+            assert now.features is not None
+            parts.append(now.features)
+        return torch.cat(parts)
+
+    def _listen(self, path: str) -> None:
+        """From now on a pass holds what enters the layer at `path`."""
+        self.head = path
+
+        def note(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            if self.wire.now is not None:
+                self.wire.now.features = inputs[0]
+
+        self.module.get_submodule(path).register_forward_pre_hook(note)
+
     def cast(self, x: Tensor) -> Tensor:
         """Floating input in the model's precision; integers (token ids) as they are."""
         return x.to(self.dtype) if x.is_floating_point() else x
 
     def predict(self, state: State, x: Tensor) -> Tensor:
-        """Evaluation: running statistics, no noise, no gradient."""
+        """Logits of all samples under the state's running statistics; no noise, no gradient."""
         with torch.no_grad():
-            return self(*self.split(state), self.cast(x), Pass(RUNNING, training=False, emit=False))
+            parts = [
+                self(*self.split(state), self.cast(part), Pass(RUNNING, training=False, emit=False))
+                for part in x.split(EVALUATION_BATCH)
+            ]
+        return torch.cat(parts)
 
 
 def materialise(model: nn.Module, x: Tensor, seed: int) -> nn.Module:
@@ -180,6 +208,8 @@ def probe(net: Net, x: Tensor) -> Facts:
     # The classifier: the layer whose output is the model's, or the last linear one reached (a softmax may follow).
     head = [name for name, _, out in reached if out is logits] or [n for n, m, _ in reached if isinstance(m, nn.Linear)]
     assert now.probe is not None
+    if head and net.head is None:
+        net._listen(head[-1])
     net.unkeyed = not torch.equal(logits, again) and not bool(torch.isnan(logits).any())
     return Facts(
         classes=logits.shape[1],

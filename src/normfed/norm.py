@@ -50,6 +50,8 @@ class Pass:
     key: Callable[[], Key] | None = None  # of this client and step; asked for where noise is drawn
     given: State | None = None  # the state broadcast this round, for modes that read it
     step: Any = 0  # number of this local step in the round; a tensor where clients are stacked
+    seen: Any = 0  # samples of earlier batches, in a segment that measures
+    features: Tensor | None = None  # what entered the classifier
     cohort: Cohort | None = None
     weight: Tensor | None = None  # of this client in the cohort
     emitted: dict[str, Tensor] = field(default_factory=dict)
@@ -119,6 +121,17 @@ class Layer:
         """This layer's entry in the state broadcast at the start of the round."""
         assert self.now.given is not None, "this mode reads the broadcast state, and the pass was not given one"
         return self.now.given[self._entry(attribute)]
+
+    def emit_batch(self, x: Tensor, mean: Tensor, var: Tensor) -> None:
+        """What stock BatchNorm would write for a batch with this mean and biased variance."""
+        if self.mean is None or self.var is None:
+            return
+        n = x.numel() // x.shape[1]
+        factor, unbiased = self.factor, n / (n - 1)
+        self.emit(
+            (1 - factor) * self.mean + factor * mean.detach(),
+            (1 - factor) * self.var + factor * unbiased * var.detach(),
+        )
 
     def emit(self, mean: Tensor, var: Tensor) -> None:
         """New running statistics; the counter goes up by one."""
@@ -195,17 +208,46 @@ class CohortMode:
         if layer.mean is not None and layer.var is not None:
             own = x.numel() // x.shape[1]
             pooled = own * cohort.samples / cohort.own_samples
-            factor, unbiased = layer.factor, pooled / (pooled - 1)
+            factor, unbiased = layer.factor, self.bessel(pooled, cohort)
             layer.emit(
                 (1 - factor) * layer.mean + factor * mean.detach(),
                 (1 - factor) * layer.var + factor * unbiased * var.detach(),
             )
         return layer.normalise(x, mean, var)
 
+    def bessel(self, pooled: float, cohort: Cohort) -> float:
+        """What the biased variance of `pooled` values is multiplied by on its way into the running variance."""
+        return pooled / (pooled - 1)
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Own batch, and as emission the exact moments of all batches seen in this segment: one pass gives a client's mean
+    and biased variance over all its data, under the weights it holds. Merged as Chan, Golub, LeVeque (1983) do."""
+
+    emits: ClassVar[bool] = True
+
+    def __call__(self, layer: Layer, x: Tensor) -> Tensor:
+        mean, var = layer.moments(x)
+        self.merge(layer, len(x), mean.detach(), var.detach())
+        return self.normalise(layer, x, mean, var)
+
+    def normalise(self, layer: Layer, x: Tensor, mean: Tensor, var: Tensor) -> Tensor:
+        return layer.normalise(x, mean, var)
+
+    @staticmethod
+    def merge(layer: Layer, n: int, mean: Tensor, var: Tensor) -> None:
+        if layer.mean is None or layer.var is None:
+            return
+        share = n / (layer.now.seen + n)  # 1 for the first batch: what was there before is forgotten
+        gap = mean - layer.mean
+        layer.emit(layer.mean + share * gap, layer.var + share * (var - layer.var) + share * (1 - share) * gap.square())
+
 
 BATCH: Mode = _Batch()
 RUNNING: Mode = _Running()
 COHORT: Mode = CohortMode()
+MEASURE: Mode = Measure()
 
 
 def _normalise(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from normfed.errors import Refused
-from normfed.method import Expression, Method, Report, Segment, Slot, Switch
+from normfed.method import Expression, Gather, Method, Report, Segment, Slot, Switch, View
 from normfed.net import Facts, Net, materialise, probe
 from normfed.reducers import PooledMoments, Reducer, maximum, weighted_mean
 from normfed.state import Entry, Role, Scope, Select, census
@@ -43,12 +43,15 @@ class Phase:
     segments: tuple[Segment, ...]
     load: Owned | None
     batch: tuple[Owned, ...]
+    params: Owned | None
     task: Owned | None
     losses: tuple[Owned, ...]
     grads: tuple[Owned, ...]
     reports: tuple[tuple[str, Report], ...]
+    gathers: tuple[tuple[str, Gather], ...]
     weigh: Owned | None
     server: tuple[tuple[str, tuple[str, ...], Callable[..., Any]], ...]  # (owner, entries it sets, piece)
+    view: tuple[str, View] | None
     needs: tuple[str, ...]
 
     @property
@@ -70,6 +73,8 @@ class Plan:
     switches: tuple[Switch, ...]
     slots: tuple[tuple[str, Slot], ...]
     pool: bool
+    refreshes: Mapping[frozenset[str], Phase]  # the exchange played before an evaluation, where a phase has one
+    gathers: tuple[tuple[str, Gather], ...]  # of all phases
 
     def phase(self, latched: Mapping[str, bool]) -> Phase:
         return self.phases[frozenset(name for name, thrown in latched.items() if thrown)]
@@ -98,7 +103,7 @@ def build(method: Expression, model: nn.Module, x: Tensor, seed: int = 0) -> Pla
     net = materialise(model, x, seed)
     for owner, transform in first:
         try:
-            net = transform(net)
+            net = transform(net, x)
         except Refused as refusal:
             problems += [f"{owner}: {problem}" for problem in refusal.problems]
     if problems:
@@ -109,15 +114,21 @@ def build(method: Expression, model: nn.Module, x: Tensor, seed: int = 0) -> Pla
 
     slots, clashes = _slots(atoms.values())
     problems += clashes
-    phases = {}
+    phases, refreshes = {}, {}
+    gathers: dict[tuple[str, str], Gather] = {}
     for combination, chosen in atoms.items():
         phase, clashes = _phase(chosen, prepared, facts, census(net))
         phases[combination] = phase
         problems += clashes
+        gathers.update({(owner, gather.name): gather for owner, gather in phase.gathers})
+        if phase.view is not None and phase.view[1].refresh is not None:
+            refreshes[combination], clashes = _phase([phase.view[1].refresh], prepared, facts, census(net))
+            problems += clashes
     if problems:
         raise Refused(*dict.fromkeys(problems))
     pool = any(a.pool for chosen in atoms.values() for a in chosen)
-    return Plan(method, prepared, facts, phases, switches, slots, pool)
+    every_gather = tuple((owner, gather) for (owner, _), gather in gathers.items())
+    return Plan(method, prepared, facts, phases, switches, slots, pool, refreshes, every_gather)
 
 
 def _slots(phases: Any) -> tuple[tuple[tuple[str, Slot], ...], list[str]]:
@@ -146,24 +157,23 @@ def _phase(atoms: Sequence[Method], net: Net, facts: Facts, norm_layers: str) ->
     reducers, clashes = _resolve([(a.name, a.reduce) for a in atoms], entries, "is reduced by")
     problems += clashes
 
-    singles: dict[str, Owned | None] = {}
-    for axis in ("load", "task", "weigh", "plan"):
+    singles: dict[str, Any] = {}
+    for axis in ("load", "params", "task", "weigh", "plan", "view"):
         setters = [(a.name, getattr(a, axis)) for a in atoms if getattr(a, axis) is not None]
         if len({id(value) for _, value in setters}) > 1 and any(v != setters[0][1] for _, v in setters):
             problems.append(f"{' and '.join(name for name, _ in setters)} cannot be combined: both set '{axis}'")
         singles[axis] = setters[0] if setters else None
     plan = singles["plan"]
     segments: Any = plan[1] if plan is not None else (Segment(),)
-    still = {e.name for e in entries if _is_statistic(e)} if not any(s.norm.emits for s in segments) else set()
-    uploaded = [e for e in entries if e.name in shared and e.name not in still]
+    uploaded = [e for e in entries if e.name in shared and _can_move(e, segments, net)]
     server, clashes = _server(atoms, uploaded)
     problems += clashes
     if any(s.lockstep for s in segments) and singles["weigh"] is not None:
-        assert singles["weigh"] is not None and plan is not None
         problems.append(
             f"{singles['weigh'][0]} and {plan[0]} cannot be combined: {singles['weigh'][0]} weighs clients after the "
             f"round, {plan[0]} needs the weights inside it"
         )
+    view = singles["view"]
     built = Built(entries, owners, norm_layers, facts)
     for atom in atoms:
         for need in atom.needs:
@@ -181,19 +191,29 @@ def _phase(atoms: Sequence[Method], net: Net, facts: Facts, norm_layers: str) ->
         segments=tuple(segments),
         load=singles["load"],
         batch=tuple((a.name, f) for a in atoms for f in a.batch),
+        params=singles["params"],
         task=singles["task"],
         losses=tuple((a.name, f) for a in atoms for f in a.loss),
         grads=tuple((a.name, f) for a in atoms for f in a.grad),
         reports=tuple((a.name, r) for a in atoms for r in a.report),
+        gathers=tuple((a.name, g) for a in atoms for g in a.gather),
         weigh=singles["weigh"],
         server=server,
+        view=view,
         needs=tuple(f"{a.name}: {need.text}" for a in atoms for need in a.needs),
     )
     return phase, problems
 
 
-def _is_statistic(entry: Entry) -> bool:
-    return issubclass(entry.kind, _BatchNorm) and entry.role in (Role.NORM_STAT, Role.COUNTER)
+def _can_move(entry: Entry, segments: Sequence[Segment], net: Net) -> bool:
+    """Whether a client's round can change an entry. What cannot move need not be sent back, nor averaged."""
+    if entry.trainable:
+        return any(s.train for s in segments)
+    if issubclass(entry.kind, _BatchNorm) and entry.role in (Role.NORM_STAT, Role.COUNTER):
+        return any(s.norm.emits for s in segments)
+    if entry.role is Role.BUFFER:
+        return entry.name in net.stateful
+    return entry.role in (Role.NORM_STAT, Role.COUNTER)  # of layers written for normfed; frozen parameters stay
 
 
 def _resolve(

@@ -26,23 +26,26 @@ class Batch:
 
 @dataclass(frozen=True)
 class Course:
-    """All batches a client takes in a round."""
+    """A sequence of batches that a client takes."""
 
     batches: tuple[Batch, ...]
-    orders: tuple[Tensor, ...]  # one permutation per epoch; empty: stored order
-    skipped: int
+    orders: tuple[Tensor, ...] = ()  # one permutation per epoch; empty: stored order
+    skipped: int = 0
+
+    def __len__(self) -> int:
+        return len(self.batches)
 
     def samples(self, i: int) -> slice | Tensor:
-        """Indices of batch i."""
+        """Samples of batch i."""
         batch = self.batches[i]
         taken = slice(batch.start, batch.stop)
         return self.orders[batch.epoch][taken] if self.orders else taken
 
     def indices(self, i: int) -> Tensor:
+        """The same as a tensor."""
         batch = self.batches[i]
-        return (
-            self.orders[batch.epoch][batch.start : batch.stop] if self.orders else torch.arange(batch.start, batch.stop)
-        )
+        taken = self.samples(i)
+        return taken if isinstance(taken, Tensor) else torch.arange(batch.start, batch.stop)
 
 
 def one_epoch(n: int, batch_size: int, drop_last: bool, smallest: int) -> tuple[list[tuple[int, int]], int]:
@@ -58,13 +61,20 @@ def one_epoch(n: int, batch_size: int, drop_last: bool, smallest: int) -> tuple[
 def course(
     n: int, batch_size: int, epochs: int, steps: int | None, drop_last: bool, smallest: int, key: int | None
 ) -> Course:
-    """`steps=S` takes the first S usable batches, starting again when they end. `key=None`: stored order."""
+    """The batches a client trains on in a round. `steps=S` takes the first S usable batches, starting again when they
+    end. `key=None`: stored order."""
     slices, skipped = one_epoch(n, batch_size, drop_last, smallest)
     if not slices:
-        return Course((), (), skipped)
+        return Course((), skipped=skipped)
     passes = epochs if steps is None else -(-steps // len(slices))
     batches = [Batch(e, i, a, b) for e in range(passes) for i, (a, b) in enumerate(slices)]
     if steps is not None:
         batches = batches[:steps]
     orders = () if key is None else tuple(permutation(fold(key, "shuffle", e), n) for e in range(passes))
     return Course(tuple(batches), orders, skipped * passes)
+
+
+def full_pass(n: int, batch_size: int, smallest: int) -> Course:
+    """Every sample once, in stored order: the batches of a segment that measures."""
+    slices, skipped = one_epoch(n, batch_size, False, smallest)
+    return Course(tuple(Batch(0, i, a, b) for i, (a, b) in enumerate(slices)), skipped=skipped)

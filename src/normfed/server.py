@@ -5,7 +5,7 @@ A run's state is a value. A round makes a new one from the old; if anything fail
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,13 +14,13 @@ from torch import Tensor
 
 from normfed.client import Outcome, Program, Reply
 from normfed.data.federation import Federation
-from normfed.engines.base import Bundle, Engine, Place, Task, run
+from normfed.engines.base import Bundle, Engine, Place, Task, alone, row, run
 from normfed.errors import Aborted
 from normfed.keys import fold, subset
-from normfed.method import Holder, Value
+from normfed.method import Beginning, Holder, Value, When
 from normfed.optim import Optimizer
 from normfed.plan import Phase, Plan
-from normfed.schedule import course
+from normfed.schedule import course, full_pass
 from normfed.state import State, pick
 
 
@@ -68,6 +68,7 @@ class RoundEnd:
     all_reports: Mapping[str, State]  # reduced
     losses: Tensor  # [clients of the round]
     weights: Tensor  # [clients of the round], unnormalised
+    n_samples: Tensor  # [clients of the round]
     n_clients: int  # in the federation, taking part or not
     owner: str
 
@@ -82,17 +83,33 @@ class RoundEnd:
 
 
 @dataclass(frozen=True)
+class Traffic:
+    """What crossed the wire: totals over the clients, both directions apart. One message is one exchange between the
+    server and the clients, whatever their number."""
+
+    bytes_up: int = 0
+    bytes_down: int = 0
+    messages: int = 0
+    per_client: Mapping[str, int] = field(default_factory=dict)  # model_up, model_down, reports, slots, collectives, …
+
+    def __add__(self, other: Traffic) -> Traffic:
+        names = {**self.per_client, **other.per_client}
+        return Traffic(
+            self.bytes_up + other.bytes_up,
+            self.bytes_down + other.bytes_down,
+            self.messages + other.messages,
+            {name: self.per_client.get(name, 0) + other.per_client.get(name, 0) for name in names},
+        )
+
+
+@dataclass(frozen=True)
 class RoundFacts:
-    """What is recorded of a round. Bytes are totals over its clients, both directions apart; one message is one
-    exchange between the server and the clients."""
+    """What is recorded of a round."""
 
     train_loss: dict[str, float]
     skipped: dict[str, int]  # batches a norm layer could not have normalised; only clients that have any
-    bytes_up: int
-    bytes_down: int
-    messages: int
+    traffic: Traffic
     latched: dict[str, bool]
-    wire: dict[str, int]  # bytes per client: model_up, model_down, reports, slots, collectives
 
 
 @dataclass(frozen=True)
@@ -115,13 +132,19 @@ class Rules:
 
 
 def initial(plan: Plan) -> RunState:
-    shared = {name for phase in plan.phases.values() for name in phase.shared}
-    start = pick(plan.net.initial, [n for n in plan.net.trainable if n in shared])
     slots: dict[str, dict[str, Value]] = {}
+    beginning = _beginning(plan, plan.net.initial)
     for owner, slot in plan.slots:
         if slot.holder is Holder.SERVER:
-            slots.setdefault(owner, {})[slot.name] = slot.init(start)
+            slots.setdefault(owner, {})[slot.name] = slot.init(beginning)
+    for owner, gather in plan.gathers:
+        slots.setdefault(owner, {})[gather.name] = gather.empty
     return RunState(0, plan.net.initial, slots, {switch.name: False for switch in plan.switches}, {})
+
+
+def _beginning(plan: Plan, model: State) -> Beginning:
+    shared = {name for phase in plan.phases.values() for name in phase.shared}
+    return Beginning(model, pick(model, [n for n in plan.net.trainable if n in shared]), plan.net.entries)
 
 
 def cohort_of(names: Sequence[str], round: int, rules: Rules) -> list[str]:
@@ -143,53 +166,88 @@ def play(
         or bool(switch.when(ServerView(state.round, rules.rounds, state.slots, switch.name)))
         for switch in plan.switches
     }
-    phase = plan.phase(latched)
+    state, before = _set_up(plan, state, federation, rules) if state.round == 0 else (state, Traffic())
     cohort = cohort_of(federation.names, state.round, rules)
+    after, losses, skipped, traffic = exchange(
+        plan, plan.phase(latched), state, engine, federation, sizes, rules, cohort
+    )
+    facts = RoundFacts(losses, skipped, before + traffic, latched)
+    return replace(after, round=state.round + 1, latched=latched), facts
+
+
+def refresh(
+    plan: Plan, state: RunState, engine: Engine, federation: Federation, sizes: Mapping[str, int], rules: Rules
+) -> tuple[State, Traffic]:
+    """The model to evaluate with, where a method has an exchange of its own for that. Nothing of it is kept."""
+    phase = plan.refreshes.get(frozenset(name for name, thrown in state.latched.items() if thrown))
+    if phase is None:
+        return state.model, Traffic()
+    after, _, _, traffic = exchange(plan, phase, state, engine, federation, sizes, rules, list(federation.names))
+    return after.model, traffic
+
+
+def exchange(
+    plan: Plan, phase: Phase, state: RunState, engine: Engine, federation: Federation, sizes: Mapping[str, int],
+    rules: Rules, cohort: Sequence[str],
+) -> tuple[RunState, dict[str, float], dict[str, int], Traffic]:  # fmt: skip
+    """Broadcast, local segments, uploads, reduction, server pieces, commit: the state after it, the clients' losses,
+    the batches they skipped, what crossed the wire."""
     places = [_place(plan, phase, state, client, sizes[client], rules) for client in cohort]
+    gathered_slots = {(owner, gather.name) for owner, gather in phase.gathers}
+    kept_back = {(owner, slot.name) for owner, slot in plan.slots if not slot.to_clients}
     sent = {
-        owner: {slot.name: state.slots[owner][slot.name]}
-        for owner, slot in plan.slots
-        if slot.holder is Holder.SERVER and slot.to_clients and owner in phase.methods
+        owner: {name: value for name, value in slots.items() if (owner, name) not in kept_back}
+        for owner, slots in state.slots.items()
+        if owner in phase.methods
     }
     program = Program(plan, phase, state.round, rules.lr(state.round), rules.optimizer, rules.clip_norm, rules.loss)
     task = Task(program, state.model, sent, places, federation)
-    gathered = _gather(plan, phase, rules, run(engine, task))
+    uploads = _receive(task, phase, run(engine, task))
 
     end = RoundEnd(
-        state.round, state.model, {**state.model, **gathered.proposal}, state.slots, gathered.reports,
-        gathered.losses, gathered.weights, len(federation.names), owner="",
+        state.round, state.model, {**state.model, **uploads.proposal}, state.slots, uploads.reports, uploads.losses,
+        uploads.weights, uploads.n_samples, len(federation.names), owner="",
     )  # fmt: skip
-    slots = _server_slots(plan, phase, state, end)
-    model = _server_pieces(phase, end, slots)
+    slots = _server_slots(plan, phase, end)
+    for owner, name in gathered_slots:
+        slots[owner][name] = uploads.gathered[f"{owner}/{name}"]
     clients = dict(state.clients)
-    for client, new in gathered.clients.items():  # a phase keeps what it does not own for the phase that does
+    for client, new in uploads.clients.items():  # a phase keeps what it does not own for the phase that does
         clients[client] = ClientState({**(clients[client].kept if client in clients else {}), **new.kept}, new.slots)
-    wire = _wire(plan, phase, sent, gathered.report_bytes, task.message_bytes)
-    n = 0 if plan.pool else len(cohort)
-    crosses = bool(phase.shared or phase.reports) and not plan.pool
-    losses = dict(zip(gathered.order, gathered.losses.tolist(), strict=True))
-    facts = RoundFacts(
-        train_loss={client: losses[client] for client in cohort},
-        skipped={place.client: place.course.skipped for place in places if place.course.skipped},
-        bytes_up=n * (wire["model_up"] + wire["reports"] + wire["collectives"]),
-        bytes_down=n * (wire["model_down"] + wire["slots"] + wire["collectives"]),
-        messages=int(crosses) + (0 if plan.pool else len(task.message_bytes)),
-        latched=latched,
-        wire=wire,
+    after = replace(state, model=_server_pieces(phase, end, slots), slots=slots, clients=clients)
+    losses = dict(zip(uploads.order, uploads.losses.tolist(), strict=True))
+    return (
+        after,
+        {client: losses[client] for client in cohort},
+        {place.client: place.course.skipped for place in places if place.course.skipped},
+        _traffic(plan, phase, sent, uploads, task.message_bytes),
     )
-    return RunState(state.round + 1, model, slots, latched, clients), facts
+
+
+def _set_up(plan: Plan, state: RunState, federation: Federation, rules: Rules) -> tuple[RunState, Traffic]:
+    """What every client is asked for once, before round 0."""
+    wanted = [(owner, gather) for owner, gather in plan.gathers if gather.when is When.SETUP]
+    if not wanted:
+        return state, Traffic()
+    program = Program(plan, plan.first, -1, rules.lr(0), rules.optimizer, rules.clip_norm, rules.loss)
+    values = [alone(program, federation, client, state.model, When.SETUP, -1) for client in federation.names]
+    slots = {owner: dict(slots) for owner, slots in state.slots.items()}
+    for owner, gather in wanted:
+        slots[owner][gather.name] = gather.combine([v[f"{owner}/{gather.name}"] for v in values], gather.empty)
+    up = sum(nbytes(value) for value in values)
+    return replace(state, slots=slots), Traffic(bytes_up=up, messages=1, per_client={"gathered": up // len(values)})
 
 
 def _place(plan: Plan, phase: Phase, state: RunState, client: str, n: int, rules: Rules) -> Place:
     mine = state.clients.get(client, ClientState())
     key = fold(rules.seed, state.round, client)
     assert isinstance(key, int)
-    start = pick(state.model, [name for name in plan.net.trainable if name in phase.shared])
+    beginning = _beginning(plan, state.model)
     own: dict[str, dict[str, Value]] = {}
     for owner, slot in plan.slots:
         if slot.holder is Holder.CLIENT:
             known = mine.slots.get(owner, {})
-            own.setdefault(owner, {})[slot.name] = known[slot.name] if slot.name in known else slot.init(start)
+            own.setdefault(owner, {})[slot.name] = known[slot.name] if slot.name in known else slot.init(beginning)
     weighting = rules.weighting
     if isinstance(weighting, str):
         weight = float(n) if weighting == "samples" else 1.0
@@ -202,6 +260,7 @@ def _place(plan: Plan, phase: Phase, state: RunState, client: str, n: int, rules
         key=key,
         n_samples=n,
         weight=weight,
+        full_pass=full_pass(n, rules.batch_size, plan.facts.smallest_batch),
         course=course(
             n, rules.batch_size, rules.epochs, rules.steps, rules.drop_last, plan.facts.smallest_batch,
             key if rules.shuffle else None,
@@ -210,74 +269,76 @@ def _place(plan: Plan, phase: Phase, state: RunState, client: str, n: int, rules
 
 
 @dataclass
-class _Gathered:
-    proposal: dict[str, Tensor]
-    reports: dict[str, State]
-    report_bytes: int
-    clients: dict[str, ClientState]
-    order: list[str]
-    losses: Tensor
-    weights: Tensor
+class _Uploads:
+    proposal: dict[str, Tensor] = field(default_factory=dict)
+    reports: dict[str, State] = field(default_factory=dict)
+    gathered: dict[str, State] = field(default_factory=dict)
+    bytes_of_reports: int = 0
+    bytes_of_gathered: int = 0
+    clients: dict[str, ClientState] = field(default_factory=dict)
+    order: list[str] = field(default_factory=list)
+    losses: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
+    weights: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
+    n_samples: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
 
 
-def _gather(plan: Plan, phase: Phase, rules: Rules, bundles: Any) -> _Gathered:
+def _receive(task: Task, phase: Phase, bundles: Iterable[Bundle]) -> _Uploads:
     """Reduces the uploads as they come and holds back what stays with the clients until all have come."""
     sums = [reducer.start() for reducer, _ in phase.reducers]
     reports = {f"{owner}/{report.name}": (report.reducer, report.reducer.start()) for owner, report in phase.reports}
-    gathered = _Gathered({}, {}, 0, {}, [], torch.zeros(0), torch.zeros(0))
+    gathered: dict[str, dict[str, State]] = {f"{owner}/{gather.name}": {} for owner, gather in phase.gathers}
+    uploads = _Uploads()
     for bundle in bundles:
         outcome: Outcome = bundle.outcome
-        weights = _weights(phase, bundle)
+        n_samples = torch.tensor([place.n_samples for place in bundle.places], dtype=torch.float64)
+        weights = _weights(phase, bundle, n_samples)
         sums = [
             reducer.add(acc, pick(outcome.shared, names), weights)
             for (reducer, names), acc in zip(phase.reducers, sums, strict=True)
         ]
         for name, (reducer, acc) in reports.items():
-            values = outcome.reports[name]
-            reports[name] = (reducer, reducer.add(acc, values, weights))
-        k = len(bundle.places)
-        gathered.report_bytes = sum(v.nbytes // k for values in outcome.reports.values() for v in values.values())
+            reports[name] = (reducer, reducer.add(acc, outcome.reports[name], weights))
+        uploads.bytes_of_reports = sum(nbytes(values) // len(bundle.places) for values in outcome.reports.values())
         for i, place in enumerate(bundle.places):
-            gathered.clients[place.client] = ClientState(_row(outcome.kept, i), _row(outcome.own, i))
-            gathered.order.append(place.client)
-        gathered.losses = torch.cat([gathered.losses, outcome.loss.to("cpu", torch.float64)])
-        gathered.weights = torch.cat([gathered.weights, weights])
-    if not phase.reducers and not phase.reports:
-        return gathered
+            uploads.clients[place.client] = ClientState(row(outcome.kept, i), row(outcome.own, i))
+            uploads.order.append(place.client)
+            if gathered:
+                final = {**task.anchor, **row(outcome.shared, i), **row(outcome.kept, i)}
+                made = alone(task.program, task.federation, place.client, final, When.ROUND, task.program.round)
+                uploads.bytes_of_gathered += nbytes(made)
+                for name in gathered:
+                    gathered[name][place.client] = made[name]
+        uploads.losses = torch.cat([uploads.losses, outcome.loss.to("cpu", torch.float64)])
+        uploads.weights = torch.cat([uploads.weights, weights])
+        uploads.n_samples = torch.cat([uploads.n_samples, n_samples])
     try:
         for (reducer, _), acc in zip(phase.reducers, sums, strict=True):
-            gathered.proposal.update(reducer.finish(acc))
-        gathered.reports = {name: reducer.finish(acc) for name, (reducer, acc) in reports.items()}
+            uploads.proposal.update(reducer.finish(acc))
+        uploads.reports = {name: reducer.finish(acc) for name, (reducer, acc) in reports.items()}
     except Aborted as reason:
-        of = ", ".join(f"{c}: {w:g}" for c, w in zip(gathered.order, gathered.weights.tolist(), strict=True))
+        of = ", ".join(f"{c}: {w:g}" for c, w in zip(uploads.order, uploads.weights.tolist(), strict=True))
         raise Aborted(f"{reason} ({of}); the round was not committed") from None
-    return gathered
+    for owner, gather in phase.gathers:
+        values = gathered[f"{owner}/{gather.name}"]
+        in_order = [values[place.client] for place in task.places]
+        uploads.gathered[f"{owner}/{gather.name}"] = gather.combine(in_order, task.sent[owner][gather.name])
+    return uploads
 
 
-def _weights(phase: Phase, bundle: Bundle) -> Tensor:
+def _weights(phase: Phase, bundle: Bundle, n_samples: Tensor) -> Tensor:
     """[clients], float64, on the CPU."""
     if phase.weigh is None:
         return torch.tensor([place.weight for place in bundle.places], dtype=torch.float64)
-    n_samples = torch.tensor([place.n_samples for place in bundle.places], dtype=torch.float64)
     _, weigh = phase.weigh
     weights: Tensor = weigh(Reply(n_samples, bundle.outcome.loss.to("cpu", torch.float64)))
     return weights
 
 
-def _row(value: Any, i: int) -> Any:
-    """Client i of a bundle, as tensors of its own."""
-    if isinstance(value, Tensor):
-        return value[i].clone() if len(value) > 1 else value[0]
-    return {name: _row(part, i) for name, part in value.items()}
-
-
-def _server_slots(plan: Plan, phase: Phase, state: RunState, end: RoundEnd) -> dict[str, dict[str, Value]]:
-    slots: dict[str, dict[str, Value]] = {}
+def _server_slots(plan: Plan, phase: Phase, end: RoundEnd) -> dict[str, dict[str, Value]]:
+    slots = {owner: dict(values) for owner, values in end.all_slots.items()}
     for owner, slot in plan.slots:
-        if slot.holder is Holder.SERVER:
-            before = state.slots[owner][slot.name]
-            after = slot.after(replace(end, owner=owner)) if owner in phase.methods else before
-            slots.setdefault(owner, {})[slot.name] = after
+        if slot.holder is Holder.SERVER and owner in phase.methods:
+            slots[owner][slot.name] = slot.after(replace(end, owner=owner))
     return slots
 
 
@@ -295,12 +356,23 @@ def nbytes(value: Any) -> int:
     return value.nbytes if isinstance(value, Tensor) else sum(nbytes(part) for part in value.values())
 
 
-def _wire(plan: Plan, phase: Phase, sent: Any, report_bytes: int, messages: Sequence[int]) -> dict[str, int]:
+def _traffic(plan: Plan, phase: Phase, sent: Any, uploads: _Uploads, collectives: Sequence[int]) -> Traffic:
     sizes = {e.name: e.nbytes for e in plan.net.entries}
-    return {
+    clients = len(uploads.order)
+    per_client = {
         "model_up": sum(sizes[name] for name in phase.uploaded),
         "model_down": sum(sizes[name] for name in phase.shared),
-        "reports": report_bytes,
+        "reports": uploads.bytes_of_reports,
+        "gathered": uploads.bytes_of_gathered // clients,
         "slots": nbytes(sent),
-        "collectives": sum(messages),
+        "collectives": sum(collectives),
     }
+    if plan.pool or not (phase.shared or phase.reports or phase.gathers):
+        return Traffic()
+    return Traffic(
+        bytes_up=clients * (per_client["model_up"] + per_client["reports"] + per_client["collectives"])
+        + uploads.bytes_of_gathered,
+        bytes_down=clients * (per_client["model_down"] + per_client["slots"] + per_client["collectives"]),
+        messages=1 + len(collectives),
+        per_client=per_client,
+    )

@@ -88,9 +88,7 @@ def test_a_method_that_finds_nothing_to_act_on_is_refused(name):
     model = nn.Sequential(nn.Flatten(), nn.Linear(108, 8), nn.LayerNorm(8), nn.Linear(8, 4)).double()
     with pytest.raises(nf.Refused) as refused:
         nf.simulate(model, toy_federation(), parse(name), rounds=1)
-    assert ("1 LayerNorm" in str(refused.value) and "BatchNorm" in str(refused.value)) or "statistics" in str(
-        refused.value
-    )
+    assert "1 LayerNorm" in str(refused.value)
 
 
 FILES = sorted(Path(inspect.getfile(nf.methods)).parent.glob("*.py"))

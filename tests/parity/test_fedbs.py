@@ -25,5 +25,5 @@ def test_weights_and_switch():
         np.testing.assert_allclose((weights / weights.sum()).numpy(), expected["weights"], atol=PARITY, rtol=0)
         assert abs(losses.std(correction=0).item() - expected["std"]) < PARITY
         if not thrown:
-            end = RoundEnd(r, {}, {}, slots, {}, losses, weights, 6, "fedbs")
+            end = RoundEnd(r, {}, {}, slots, {}, losses, weights, torch.ones(6), 6, "fedbs")
             slots = {"fedbs": {"calm": slot.after(end)}}

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
-from normfed.client import Carry, Outcome, Program
+from torch import Tensor
+
+from normfed.client import Alone, Carry, Outcome, Program
 from normfed.cohort import Cohort, lockstep
 from normfed.data.federation import Federation
-from normfed.method import Segment, Steps, Value
+from normfed.method import Segment, Steps, Value, When
 from normfed.schedule import Course
 from normfed.state import State
 
@@ -29,7 +31,8 @@ class Place:
     key: int
     n_samples: int
     weight: float
-    course: Course
+    course: Course  # what it trains on
+    full_pass: Course  # what it measures on
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,14 @@ class Bundle:
     outcome: Outcome
 
 
-Advance = tuple[Callable[[Cohort], Carry], Callable[[Carry], None], int, int]  # step, commit, batch size, clients
+@dataclass(frozen=True)
+class Advance:
+    """A step that a part of a group is about to take together with all others."""
+
+    step: Callable[[Cohort], Carry]
+    commit: Callable[[Carry], None]
+    batch_size: int
+    clients: int
 
 
 class Group(Protocol):
@@ -62,6 +72,10 @@ class Group(Protocol):
 
     def advance(self, segment: Segment) -> None:
         """All steps of a segment, each client on its own."""
+        ...
+
+    def measure(self, segment: Segment) -> None:
+        """One full pass over each client's data without training."""
         ...
 
     def common_step(self, segment: Segment) -> list[Advance]:
@@ -87,20 +101,48 @@ def run(engine: Engine, task: Task) -> Iterator[Bundle]:
         for group in wave:
             group.begin()
         for segment in task.program.phase.segments:
-            if not segment.lockstep:
-                for group in wave:
+            if segment.lockstep:
+                _together(wave, segment, task)
+            for group in wave if not segment.lockstep else ():
+                if segment.train:
                     group.advance(segment)
-                continue
-            assert isinstance(segment.steps, int), "a lock-step segment says how many steps it has"
-            for _ in range(segment.steps):
-                advances = [advance for group in wave for advance in group.common_step(segment)]
-                steps, commits, sizes, counts = zip(*advances, strict=True)
-                carries, messages = lockstep(steps, sizes, counts)
-                for commit, carry in zip(commits, carries, strict=True):
-                    commit(carry)
-                task.message_bytes.extend(messages)
+                else:
+                    group.measure(segment)
         while wave:
             yield wave.pop(0).end()
+
+
+def _together(groups: list[Group], segment: Segment, task: Task) -> None:
+    assert isinstance(segment.steps, int), "a lock-step segment says how many steps it has"
+    for _ in range(segment.steps):
+        advances = [advance for group in groups for advance in group.common_step(segment)]
+        carries, messages = lockstep(
+            [a.step for a in advances], [a.batch_size for a in advances], [a.clients for a in advances]
+        )
+        for advance, carry in zip(advances, carries, strict=True):
+            advance.commit(carry)
+        task.message_bytes.extend(messages)
+
+
+def alone(
+    program: Program, federation: Federation, client: str, state: State, when: When, round: int
+) -> dict[str, State]:
+    """What a client sends for the server to see by itself, made outside of any stack."""
+    gathers = [(owner, g) for owner, g in program.plan.gathers if g.when is when]
+    if when is When.ROUND:
+        gathers = [(owner, g) for owner, g in gathers if owner in program.phase.methods]
+    if not gathers:
+        return {}
+    x, y = federation.train(client)
+    view = Alone(client, program.net.cast(x), y, state, round, program.net, program.classes)
+    return {f"{owner}/{gather.name}": gather.make(view) for owner, gather in gathers}
+
+
+def row(value: Any, i: int) -> Any:
+    """Client i of a bundle, as tensors of its own."""
+    if isinstance(value, Tensor):
+        return value[i].clone() if len(value) > 1 else value[0]
+    return {name: row(part, i) for name, part in value.items()}
 
 
 def first_steps(segment: Segment, taken: int, available: int) -> int:

@@ -48,9 +48,15 @@ class _One:
         for _ in range(first_steps(segment, self.taken, len(self.place.course.batches))):
             self._commit(self._step(segment, None))
 
+    def measure(self, segment: Segment) -> None:
+        course = self.place.full_pass
+        for number, batch in enumerate(course.batches):
+            x = self.program.net.cast(self.x[course.samples(number)])
+            self.carry = self.program.measure(self.seat, self.carry, x, number, batch.start, segment)
+
     def common_step(self, segment: Segment) -> list[Advance]:
         size = self.place.course.batches[self.taken].size
-        return [(lambda cohort: self._step(segment, cohort), self._commit, size, 1)]
+        return [Advance(lambda cohort: self._step(segment, cohort), self._commit, size, 1)]
 
     def _commit(self, carry: Carry) -> None:
         self.carry = carry

@@ -20,6 +20,7 @@ from normfed.cohort import Cohort
 from normfed.engines.base import Advance, Bundle, Group, Place, Task, first_steps
 from normfed.keys import signed
 from normfed.method import Segment
+from normfed.schedule import Course
 from normfed.state import State
 
 T = TypeVar("T")
@@ -72,23 +73,66 @@ class _Chosen:
         return _map(write, whole, part)
 
 
+class _Path:
+    """The batches of every client of a stack, and how far each has come."""
+
+    def __init__(self, courses: list[Course], first_rows: list[int], device: torch.device) -> None:
+        self.courses, self.device = courses, device
+        self.orders: list[Tensor] = []  # of each client: rows of its samples as it meets them, batch after batch
+        self.starts: list[list[int]] = []  # where each batch begins in that order
+        for course, first in zip(courses, first_rows, strict=True):
+            indices = [course.indices(i) for i in range(len(course))]
+            self.orders.append(torch.cat(indices).to(device) + first if indices else torch.zeros(0, dtype=torch.long))
+            sizes = [0, *(batch.size for batch in course.batches)]
+            self.starts.append(torch.tensor(sizes).cumsum(0).tolist())
+        self.taken = [0] * len(courses)
+
+    def size(self, i: int) -> int:
+        """Of client i's next batch."""
+        return self.courses[i].batches[self.taken[i]].size
+
+    def rows(self, members: list[int], size: int) -> Tensor:
+        """[members, size]: rows of the next batches."""
+        starts = [self.starts[i][self.taken[i]] for i in members]
+        return torch.stack([self.orders[i][a : a + size] for i, a in zip(members, starts, strict=True)])
+
+    def numbers(self, members: list[int]) -> Tensor:
+        return torch.tensor([self.taken[i] for i in members], device=self.device)
+
+    def positions(self, members: list[int]) -> Tensor:
+        positions = [self.courses[i].batches[self.taken[i]].position for i in members]
+        return torch.tensor(positions, device=self.device)
+
+    def seen(self, members: list[int]) -> Tensor:
+        """Samples of each client's earlier batches."""
+        return torch.tensor([self.starts[i][self.taken[i]] for i in members], device=self.device)
+
+    def ticks(self, todo: list[int]) -> Iterator[tuple[_Chosen, int]]:
+        """Who steps together, until everyone has taken `todo` steps. The user of a tick calls `step`."""
+        while any(todo):
+            sizes = {i: self.size(i) for i, left in enumerate(todo) if left}
+            size, _ = max(Counter(sizes.values()).items(), key=lambda item: (item[1], item[0]))
+            chosen = _Chosen([i for i, s in sizes.items() if s == size], len(todo), self.device)
+            yield chosen, size
+            for i in chosen.members:
+                todo[i] -= 1
+
+    def step(self, members: list[int]) -> None:
+        for i in members:
+            self.taken[i] += 1
+
+
 class _Stack:
     """A group of several clients."""
 
     def __init__(self, task: Task, places: Sequence[Place]) -> None:
         self.task, self.program = task, task.program
         # Most batches first: those still at work stay together.
-        self.places = sorted(places, key=lambda place: -len(place.course.batches))
+        self.places = sorted(places, key=lambda place: -len(place.course))
         self.x, self.y, first = task.federation.pool([place.client for place in self.places])
         device = self.device = self.x.device
-        self.orders: list[Tensor] = []  # of each client: its samples in the order it meets them, batch after batch
-        self.starts: list[list[int]] = []  # where each batch begins in that order
-        for place in self.places:
-            course = place.course
-            indices = [course.indices(i) for i in range(len(course.batches))]
-            self.orders.append(torch.cat(indices).to(device) + first[place.client])
-            sizes = [0, *(batch.size for batch in course.batches)]
-            self.starts.append(torch.tensor(sizes).cumsum(0).tolist())
+        self.first_rows = [first[place.client] for place in self.places]
+        self.path = _Path([place.course for place in self.places], self.first_rows, device)
         self.seat = Seat(
             anchor=task.anchor,
             kept=stack_states([place.kept for place in self.places]),
@@ -99,7 +143,6 @@ class _Stack:
             weight=torch.tensor([place.weight for place in self.places], dtype=torch.float64, device=device),
         )
         self.axes = Seat(anchor=None, kept=0, own=0, sent=None, key=0, n_samples=0, weight=0)  # type: ignore[arg-type]
-        self.taken = [0] * len(self.places)
         self.carry: Carry
 
     def begin(self) -> None:
@@ -107,47 +150,47 @@ class _Stack:
         # What was the same for all clients came back as one tensor seen many times: make it many.
         self.carry = _map(lambda t: t.clone(memory_format=torch.contiguous_format), carry)
 
-    def _step(self, chosen: _Chosen, size: int, segment: Segment, cohort: Cohort | None) -> Carry:
-        members = chosen.members
-        starts = [self.starts[i][self.taken[i]] for i in members]
-        index = torch.stack([self.orders[i][a : a + size] for i, a in zip(members, starts, strict=True)])
-        number = torch.tensor([self.taken[i] for i in members], device=self.device)
-        positions = [self.places[i].course.batches[self.taken[i]].position for i in members]
-        position = torch.tensor(positions, device=self.device)
-        seat = Seat(
+    def _taken(self, chosen: _Chosen) -> Seat:
+        return Seat(
             *(part if axis is None else chosen.take(part) for part, axis in zip(self.seat, self.axes, strict=True))
         )
+
+    def _step(self, chosen: _Chosen, size: int, segment: Segment, cohort: Cohort | None) -> Carry:
+        rows = self.path.rows(chosen.members, size)
 
         def step(seat: Seat, carry: Carry, x: Tensor, y: Tensor, number: Tensor, position: Tensor) -> Carry:
             return self.program.step(seat, carry, x, y, number, position, segment, gradient, cohort)
 
         return vmap(step, (self.axes, 0, 0, 0, 0, 0), randomness="error")(
-            seat, chosen.take(self.carry), self.program.net.cast(self.x[index]), self.y[index], number, position
-        )
+            self._taken(chosen), chosen.take(self.carry), self.program.net.cast(self.x[rows]), self.y[rows],
+            self.path.numbers(chosen.members), self.path.positions(chosen.members),
+        )  # fmt: skip
 
     def _commit(self, chosen: _Chosen, carry: Carry) -> None:
         self.carry = chosen.put(self.carry, carry)
-        for i in chosen.members:
-            self.taken[i] += 1
+        self.path.step(chosen.members)
 
     def advance(self, segment: Segment) -> None:
-        todo = [
-            first_steps(segment, taken, len(place.course.batches))
-            for place, taken in zip(self.places, self.taken, strict=True)
-        ]
-        while any(todo):
-            sizes = {i: self._next_size(i) for i, left in enumerate(todo) if left}
-            size, _ = max(Counter(sizes.values()).items(), key=lambda item: (item[1], item[0]))
-            chosen = _Chosen([i for i, s in sizes.items() if s == size], len(self.places), self.device)
+        todo = [first_steps(segment, t, len(c)) for t, c in zip(self.path.taken, self.path.courses, strict=True)]
+        for chosen, size in self.path.ticks(todo):
             self._commit(chosen, self._step(chosen, size, segment, None))
-            for i in chosen.members:
-                todo[i] -= 1
 
-    def _next_size(self, i: int) -> int:
-        return self.places[i].course.batches[self.taken[i]].size
+    def measure(self, segment: Segment) -> None:
+        path = _Path([place.full_pass for place in self.places], self.first_rows, self.device)
+
+        def step(seat: Seat, carry: Carry, x: Tensor, number: Tensor, seen: Tensor) -> Carry:
+            return self.program.measure(seat, carry, x, number, seen, segment)
+
+        for chosen, size in path.ticks([len(course) for course in path.courses]):
+            x = self.program.net.cast(self.x[path.rows(chosen.members, size)])
+            carry = vmap(step, (self.axes, 0, 0, 0, 0), randomness="error")(
+                self._taken(chosen), chosen.take(self.carry), x, path.numbers(chosen.members), path.seen(chosen.members)
+            )
+            self.carry = chosen.put(self.carry, carry)
+            path.step(chosen.members)
 
     def common_step(self, segment: Segment) -> list[Advance]:
-        sizes = [self._next_size(i) for i in range(len(self.places))]
+        sizes = [self.path.size(i) for i in range(len(self.places))]
         advances: list[Advance] = []
         for size in sorted(set(sizes), reverse=True):
             chosen = _Chosen([i for i, s in enumerate(sizes) if s == size], len(sizes), self.device)
@@ -158,12 +201,12 @@ class _Stack:
             def commit(carry: Carry, chosen: _Chosen = chosen) -> None:
                 self._commit(chosen, carry)
 
-            advances.append((step, commit, size, len(chosen.members)))
+            advances.append(Advance(step, commit, size, len(chosen.members)))
         return advances
 
     def end(self) -> Bundle:
         with torch.no_grad():
-            steps = torch.tensor(self.taken, device=self.device)
+            steps = torch.tensor(self.path.taken, device=self.device)
             outcome = vmap(self.program.end, (self.axes, 0, 0))(self.seat, self.carry, steps)
         return Bundle(self.places, Outcome(*outcome))
 

@@ -13,4 +13,4 @@ from normfed.surgery import as_groupnorm, replace_norms
 def groupnorm(groups: int = 32) -> Expression:
     """Replaces every BatchNorm by a GroupNorm, which knows no batch and no statistics."""
     require(groups >= 1, f"groupnorm: groups={groups} must be 1 or more")
-    return Method("groupnorm", transform=(lambda model: replace_norms(model, lambda bn: as_groupnorm(bn, groups)),))
+    return Method("groupnorm", transform=(lambda model, x: replace_norms(model, lambda bn: as_groupnorm(bn, groups)),))

@@ -11,4 +11,4 @@ from normfed.surgery import as_groupnorm, replace_norms
 @factory
 def layernorm() -> Expression:
     """Replaces every BatchNorm by normalization over all channels of a sample."""
-    return Method("layernorm", transform=(lambda model: replace_norms(model, lambda layer: as_groupnorm(layer, 1)),))
+    return Method("layernorm", transform=(lambda model, x: replace_norms(model, lambda layer: as_groupnorm(layer, 1)),))

@@ -12,4 +12,4 @@ from normfed.surgery import replace_norms
 @factory
 def nonorm() -> Expression:
     """Deletes every BatchNorm layer."""
-    return Method("nonorm", transform=(lambda model: replace_norms(model, lambda layer: nn.Identity()),))
+    return Method("nonorm", transform=(lambda model, x: replace_norms(model, lambda layer: nn.Identity()),))

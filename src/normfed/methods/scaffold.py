@@ -8,9 +8,9 @@ Deviations: the server's step size is 1. With momentum or weight decay, option I
 as written. H counts steps really taken.
 """
 
-from normfed.method import Expression, Holder, Method, Report, Slot, factory
+from normfed.method import Expression, Holder, Method, Report, Slot, factory, zeros_of_trained
 from normfed.reducers import total
-from normfed.state import add, pick, scale, sub, zeros
+from normfed.state import add, pick, scale, sub
 
 
 @factory
@@ -25,8 +25,9 @@ def scaffold() -> Expression:
         c, own = step.slots["c"], step.slots["own"]
         return {name: grad - own[name] + c[name] if name in c else grad for name, grad in grads.items()}
 
-    own = Slot("own", Holder.CLIENT, init=zeros, after=lambda end: add(end.slots["own"], drift(end)))
-    c = Slot(
-        "c", Holder.SERVER, init=zeros, after=lambda end: add(end.slots["c"], end.reports["drift"], 1 / end.n_clients)
-    )
+    def move(end):
+        return add(end.slots["c"], end.reports["drift"], 1 / end.n_clients)
+
+    own = Slot("own", Holder.CLIENT, init=zeros_of_trained, after=lambda end: add(end.slots["own"], drift(end)))
+    c = Slot("c", Holder.SERVER, init=zeros_of_trained, after=move)
     return Method("scaffold", slots=(own, c), grad=(correct,), report=(Report("drift", drift, total),))

@@ -4,8 +4,8 @@ The averaged update is taken as a gradient, of *trainable* entries only: running
 so that a variance can never turn negative. Deviations: none; the papers have no BatchNorm statistics to speak of.
 """
 
-from normfed.method import Expression, Holder, Method, Slot, factory, require
-from normfed.state import add, pick, scale, sub, trainable, zeros
+from normfed.method import Expression, Holder, Method, Slot, factory, require, zeros_of_trained
+from normfed.state import add, pick, scale, sub, trainable
 
 
 def _change(end, names):
@@ -20,7 +20,7 @@ def fedavgm(momentum: float = 0.9, lr: float = 1.0) -> Expression:
     def push(end):
         return add(scale(end.slots["v"], momentum), _change(end, end.slots["v"]))
 
-    v = Slot("v", Holder.SERVER, init=zeros, after=push, to_clients=False)
+    v = Slot("v", Holder.SERVER, init=zeros_of_trained, after=push, to_clients=False)
     return Method(
         "fedavgm", slots=(v,), server=((trainable, lambda end, new: add(pick(end.anchor, new), end.slots["v"], lr)),)
     )
@@ -43,10 +43,11 @@ def _adaptive(name, second_moment, lr, beta1, beta2, tau):
         m, v = end.slots["m"], end.slots["v"]
         return {n: end.anchor[n] + lr * m[n] / (v[n].sqrt() + tau) for n in new}
 
-    m = Slot("m", Holder.SERVER, init=zeros, after=first, to_clients=False)
-    v = Slot(
-        "v", Holder.SERVER, init=lambda s: {n: t + tau**2 for n, t in zeros(s).items()}, after=second, to_clients=False
-    )
+    def floor(beginning):
+        return {n: t + tau**2 for n, t in zeros_of_trained(beginning).items()}
+
+    m = Slot("m", Holder.SERVER, init=zeros_of_trained, after=first, to_clients=False)
+    v = Slot("v", Holder.SERVER, init=floor, after=second, to_clients=False)
     return Method(name, slots=(m, v), server=((trainable, step),))
 
 
