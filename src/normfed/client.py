@@ -196,7 +196,7 @@ class Program:
     def trains(self) -> bool:
         return any(segment.train for segment in self.phase.segments)
 
-    def _start(self, seat: Seat) -> State:
+    def start(self, seat: Seat) -> State:
         """The state a client starts the round from."""
         if self.phase.load is None:
             return {**seat.anchor, **seat.kept}
@@ -205,7 +205,7 @@ class Program:
         return state
 
     def begin(self, seat: Seat) -> Carry:
-        params, rest = self.net.split(self._start(seat))
+        params, rest = self.net.split(self.start(seat))
         params = {name: tensor.clone() for name, tensor in params.items()}
         first = next(iter(params.values()))
         return Carry(
@@ -218,7 +218,7 @@ class Program:
         def key() -> Key:
             return fold(seat.key, "noise", step, fresh)
 
-        return Pass(norm, emit=emit, key=key, given=seat.anchor, step=step, cohort=cohort, weight=seat.weight)
+        return Pass(norm, emit=emit, key=key, given=seat.anchor, step=_real(step), cohort=cohort, weight=seat.weight)
 
     def step(
         self,
@@ -276,7 +276,7 @@ class Program:
 
     def end(self, seat: Seat, carry: Carry, steps: Any) -> Outcome:
         final = {**carry.params, **carry.rest}
-        end = End(self, seat, self._start(seat), final, steps, carry.loss / steps if self.trains else carry.loss)
+        end = End(self, seat, self.start(seat), final, steps, carry.loss / steps if self.trains else carry.loss)
         own: dict[str, dict[str, Value]] = {}
         for owner, slot in self.plan.slots:
             if slot.holder is Holder.CLIENT:

@@ -20,7 +20,7 @@ from normfed.evaluate import score
 from normfed.keys import fold
 from normfed.method import Expression
 from normfed.plan import build
-from normfed.server import Rules, RunState, initial, play, refresh
+from normfed.server import Rules, RunState, Traffic, evaluated, initial, play, refresh
 from normfed.settings import CLASS_LOSSES, Settings
 
 
@@ -182,12 +182,13 @@ class Run:
             "round": number,
             "train_loss": losses,
             "test_accuracy": {},
-            "bytes_up": facts.traffic.bytes_up,
-            "bytes_down": facts.traffic.bytes_down,
-            "messages": facts.traffic.messages,
+            "bytes_up": 0,
+            "bytes_down": 0,
+            "messages": 0,
             "skipped": facts.skipped,
             "latched": facts.latched,
         }
+        _count(row, facts.setup, facts.traffic)
         if (number + 1) % self.settings.evaluate_every == 0 or self.done:
             row.update(self._evaluate(row))
         self.history.append(row)
@@ -197,8 +198,7 @@ class Run:
         started = time.perf_counter()
         model, traffic = refresh(self.plan, self.state, self.engine, self.federation, self.sizes, self.rules)
         self.seen_model = model
-        for name in ("bytes_up", "bytes_down", "messages"):  # an exchange for evaluation is an exchange
-            row[name] += getattr(traffic, name)
+        _count(row, traffic)  # an exchange for evaluation is an exchange
         rows: dict[str, dict[str, float]] = {f"test_{name}": {} for name in (*self.settings.metrics, "loss")}
         rows.setdefault("test_accuracy", {})
         for client in self.clients:
@@ -211,11 +211,12 @@ class Run:
         return rows
 
     def state_of(self, client: str) -> dict[str, Tensor]:
-        """What a client evaluates with: shared entries of the global model, its own LOCAL ones."""
-        mine = self.state.clients.get(client)
-        local = self.plan.phase(self.state.latched).local
-        own = {name: mine.kept[name] for name in local if name in mine.kept} if mine else {}
-        return {**self.seen_model, **own}
+        """What a client evaluates with: the global model's shared entries, its own LOCAL ones."""
+        return dict(
+            evaluated(
+                self.plan, self.state, client, self.seen_model, self.sizes.get(client, 0), self.federation, self.rules
+            )
+        )
 
     def save(self) -> bytes:
         extra = {"method": str(self.plan.method), "history": self.history}
@@ -240,6 +241,13 @@ class Run:
             history=self.history,
             timing=self.timing,
         )
+
+
+def _count(row: dict[str, Any], *traffics: Traffic) -> None:
+    for traffic in traffics:
+        row["bytes_up"] += traffic.bytes_up
+        row["bytes_down"] += traffic.bytes_down
+        row["messages"] += traffic.messages
 
 
 def simulate(

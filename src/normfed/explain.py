@@ -14,13 +14,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from normfed.dry import dry_run
+from normfed.dry import Dry, dry_run
 from normfed.engines.serial import Serial
 from normfed.errors import Refused
 from normfed.keys import normal
-from normfed.method import Expression, Holder, Steps
+from normfed.method import Expression, Holder, Segment, Steps
 from normfed.plan import Plan, build
-from normfed.server import RoundFacts
+from normfed.server import Traffic
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,14 @@ class PhaseReport:
     segments: list[str]
     slots: list[dict[str, str]]
     reports: list[dict[str, str]]
+    gathers: list[dict[str, str]]  # what the server sees client by client; as large as what there is
     needs: list[str]
     server: list[str]
     bytes_up: int
     bytes_down: int
     messages: int
     wire: dict[str, int]  # where a client's bytes come from
+    evaluation: Traffic  # of the exchange before an evaluation, where there is one
 
     def counted_once(self, clients: int) -> int:
         """Bytes of a round as the papers count them: every upload, and one broadcast for all."""
@@ -51,6 +53,7 @@ class Explanation:
     method: str
     model: str
     phases: list[PhaseReport]
+    setup: Traffic  # of an exchange before round 0
 
     @property
     def first(self) -> PhaseReport:
@@ -69,8 +72,11 @@ class Explanation:
             "segments": first.segments,
             "slots": first.slots,
             "reports": first.reports,
+            "gathers": first.gathers,
             "needs": [{"need": need, "holds": True} for need in first.needs],
             "server": first.server,
+            "setup": _counts(self.setup),
+            "evaluation": _counts(first.evaluation),
             "phases": [
                 {"after": list(p.thrown), "bytes_up": p.bytes_up, "bytes_down": p.bytes_down, "messages": p.messages}
                 for p in self.phases
@@ -83,13 +89,13 @@ def explain(method: Expression, model: nn.Module, name: str = "", shape: Sequenc
     dtype = next((p.dtype for p in model.parameters()), torch.get_default_dtype())
     x = normal(0, (2, *shape), dtype if dtype.is_floating_point else torch.float32)
     plan = build(method, model, x)
-    facts = dry_run(plan, Serial(), x, torch.zeros(2, dtype=torch.long), F.cross_entropy, clients=1)
+    counted = dry_run(plan, Serial(), x, torch.zeros(2, dtype=torch.long), F.cross_entropy, clients=1)
     order = sorted(plan.phases, key=lambda thrown: (len(thrown), sorted(thrown)))
-    return Explanation(str(method), name, [_phase(plan, thrown, facts[thrown]) for thrown in order])
+    return Explanation(str(method), name, [_phase(plan, thrown, counted) for thrown in order], counted.setup)
 
 
-def _phase(plan: Plan, thrown: frozenset[str], facts: RoundFacts) -> PhaseReport:
-    phase = plan.phases[thrown]
+def _phase(plan: Plan, thrown: frozenset[str], counted: Dry) -> PhaseReport:
+    phase, traffic = plan.phases[thrown], counted.rounds[thrown]
     entries = [
         {
             "name": entry.name,
@@ -102,11 +108,7 @@ def _phase(plan: Plan, thrown: frozenset[str], facts: RoundFacts) -> PhaseReport
         }
         for entry in plan.net.entries
     ]
-    segments = [
-        f"{'all further steps' if s.steps is Steps.ALL else f'{s.steps} step(s)'}, norm layers {_name(s.norm)}"
-        + (", in lock-step" if s.lockstep else "")
-        for s in phase.segments
-    ]
+    segments = [_segment(s) for s in phase.segments]
     slots = [
         {"name": f"{owner}/{slot.name}", "held_by": str(slot.holder), "sent_to_clients": str(slot.to_clients).lower()}
         if slot.holder is Holder.SERVER
@@ -120,13 +122,30 @@ def _phase(plan: Plan, thrown: frozenset[str], facts: RoundFacts) -> PhaseReport
         segments=segments,
         slots=slots,
         reports=[{"name": f"{owner}/{r.name}", "reduce": r.reducer.name} for owner, r in phase.reports],
+        gathers=[
+            {"name": f"{owner}/{gather.name}", "when": str(gather.when)}
+            for owner, gather in plan.gathers
+            if owner in phase.methods
+        ],
         needs=list(phase.needs),
         server=[f"{owner} sets {len(names)} entries" for owner, names, _ in phase.server],
-        bytes_up=facts.traffic.bytes_up,
-        bytes_down=facts.traffic.bytes_down,
-        messages=facts.traffic.messages,
-        wire=dict(facts.traffic.per_client),
+        bytes_up=traffic.bytes_up,
+        bytes_down=traffic.bytes_down,
+        messages=traffic.messages,
+        wire=dict(traffic.per_client),
+        evaluation=counted.refresh[thrown],
     )
+
+
+def _segment(segment: Segment) -> str:
+    if not segment.train:
+        return f"one pass over all data without training, norm layers {_name(segment.norm)}"
+    steps = "all further steps" if segment.steps is Steps.ALL else f"{segment.steps} step{'s' * (segment.steps != 1)}"
+    return f"{steps}, norm layers {_name(segment.norm)}" + (", in lock-step" if segment.lockstep else "")
+
+
+def _counts(traffic: Traffic) -> dict[str, int]:
+    return {"bytes_up": traffic.bytes_up, "bytes_down": traffic.bytes_down, "messages": traffic.messages}
 
 
 def _name(mode: Any) -> str:
@@ -149,12 +168,21 @@ def render(explanation: Explanation, clients: int | None = None) -> str:
             f"{phase.messages} message{'s' * (phase.messages != 1)}"
             + "".join(f"; {part} {_size(n)}" for part, n in phase.wire.items() if n and not part.startswith("model")),
         ]
+        if phase.evaluation.messages:
+            lines.append(f"before each evaluation: one more exchange, {_both_ways(phase.evaluation)}")
+        if explanation.setup.messages and not phase.thrown:
+            lines.append(f"before round 0: one exchange, {_both_ways(explanation.setup)}")
         if clients is not None:
             once = phase.counted_once(clients)
             lines.append(f"with {clients} clients, the broadcast counted once (as the papers do): {_size(once)}")
         lines += [f"local steps: {text}" for text in phase.segments]
         lines += [f"slot {s['name']}: held by the {s['held_by']}" for s in phase.slots]
         lines += [f"report {r['name']}: reduced by {r['reduce']}" for r in phase.reports]
+        lines += [
+            f"gathered {g['name']}: the server sees each client's ({g['when']}); its size depends on the data, two samples "
+            "here"
+            for g in phase.gathers
+        ]
         lines += [f"on the server: {text}" for text in phase.server]
         lines += [f"needs a model that {need.split(': ', 1)[1]} ({need.split(': ')[0]}): holds" for need in phase.needs]
     return "\n".join(lines)
@@ -179,6 +207,10 @@ def _table(entries: list[dict[str, Any]]) -> list[str]:
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in (header, *rows)
     ]
+
+
+def _both_ways(traffic: Traffic) -> str:
+    return f"{_size(traffic.bytes_up)} up, {_size(traffic.bytes_down)} down"
 
 
 def _size(n: int) -> str:

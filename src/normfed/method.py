@@ -47,13 +47,14 @@ class Segment:
     """A stretch of local steps under one mode of the norm layers. In lock-step, all clients take each step together.
 
     With `train=False` nothing is trained: one full pass over the client's data in stored order, for what the norm
-    layers emit on the way.
+    layers emit on the way; in batches of `batch_size`, the run's where none is given.
     """
 
     steps: int | Steps = Steps.ALL
     norm: Mode = BATCH
     lockstep: bool = False
     train: bool = True
+    batch_size: int | None = None
 
 
 @dataclass(frozen=True)

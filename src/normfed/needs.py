@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def _instead(built: Built) -> str:
-    return f"it has {built.census}" if built.census else "it has no norm layer at all"
+    return f"it has {built.census}"
 
 
 def has(entries: Select, what: str) -> Need:
@@ -37,6 +37,11 @@ def shares(entries: Select, what: str) -> Need:
     return Need(f"shares {what}", unmet)
 
 
+def _no_classifier(built: Built) -> str | None:
+    return None if built.facts.head else "no linear layer was found whose input could be taken for features"
+
+
+HAS_FEATURES = Need("has a classifier", _no_classifier)
 HAS_BATCHNORM = has(norm, "BatchNorm layers")
 HAS_STATISTICS = has(stats, "running statistics")
 SHARES_STATISTICS = shares(stats, "running statistics")

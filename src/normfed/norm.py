@@ -259,7 +259,10 @@ def _normalise(
         raise RuntimeError(f"norm layer '{module._name}' is driven by normfed: call the model through a Net")
     if now.probe is not None:
         now.probe.setdefault(module._name, []).append(x.numel() // x.shape[1] if x.dim() > 1 else 1)
-    y: Tensor = (own_mode or now.mode)(Layer(module, now, mean, var, weight, bias), x)
+    mode = own_mode or now.mode
+    if mean is None and not isinstance(mode, CohortMode):  # track_running_stats=False: nothing to read or to write
+        mode = BATCH
+    y: Tensor = mode(Layer(module, now, mean, var, weight, bias), x)
     return y
 
 

@@ -11,10 +11,11 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from normfed.errors import Refused
-from normfed.method import Expression, Gather, Method, Report, Segment, Slot, Switch, View
+from normfed.method import Expression, Gather, Method, Report, Segment, Slot, Switch, View, When
 from normfed.net import Facts, Net, materialise, probe
+from normfed.norm import BATCH, RUNNING
 from normfed.reducers import PooledMoments, Reducer, maximum, weighted_mean
-from normfed.state import Entry, Role, Scope, Select, census
+from normfed.state import Entry, Role, Scope, Select, StatisticsLayer, census
 
 T = TypeVar("T")
 Owned = tuple[str, Callable[..., Any]]  # (the method it belongs to, piece)
@@ -120,7 +121,7 @@ def build(method: Expression, model: nn.Module, x: Tensor, seed: int = 0) -> Pla
         phase, clashes = _phase(chosen, prepared, facts, census(net))
         phases[combination] = phase
         problems += clashes
-        gathers.update({(owner, gather.name): gather for owner, gather in phase.gathers})
+        gathers.update({(a.name, gather.name): gather for a in chosen for gather in a.gather})
         if phase.view is not None and phase.view[1].refresh is not None:
             refreshes[combination], clashes = _phase([phase.view[1].refresh], prepared, facts, census(net))
             problems += clashes
@@ -173,6 +174,11 @@ def _phase(atoms: Sequence[Method], net: Net, facts: Facts, norm_layers: str) ->
             f"{singles['weigh'][0]} and {plan[0]} cannot be combined: {singles['weigh'][0]} weighs clients after the "
             f"round, {plan[0]} needs the weights inside it"
         )
+    odd = {e.layer: e.kind.__name__ for e in entries if issubclass(e.kind, StatisticsLayer)}
+    modes = [s.norm for s in segments if s.norm not in (BATCH, RUNNING)]
+    if odd and modes and any(e.role is Role.NORM_STAT and e.layer in odd for e in entries):
+        kinds = ", ".join(sorted(set(odd.values())))
+        problems.append(f"{plan[0]} tells BatchNorm layers how to normalise, and {kinds} layers cannot be told")
     view = singles["view"]
     built = Built(entries, owners, norm_layers, facts)
     for atom in atoms:
@@ -196,7 +202,7 @@ def _phase(atoms: Sequence[Method], net: Net, facts: Facts, norm_layers: str) ->
         losses=tuple((a.name, f) for a in atoms for f in a.loss),
         grads=tuple((a.name, f) for a in atoms for f in a.grad),
         reports=tuple((a.name, r) for a in atoms for r in a.report),
-        gathers=tuple((a.name, g) for a in atoms for g in a.gather),
+        gathers=tuple((a.name, g) for a in atoms for g in a.gather if g.when is When.ROUND),
         weigh=singles["weigh"],
         server=server,
         view=view,

@@ -213,6 +213,44 @@ class PooledMoments:
         return state
 
 
+@dataclass(frozen=True)
+class SpreadOverClients:
+    """Averages entries, and puts the variance of each over the clients, element by element and unbiased, into its
+    companion: 'layer.mean' -> 'layer.spread_of_mean' for `prefix='spread_of_'`. Companions are not averaged."""
+
+    prefix: str
+    name: str = "spread_over_clients"
+    linear: bool = False
+
+    def fits(self, entries: Sequence[Entry]) -> str | None:
+        return None
+
+    def start(self) -> Acc:
+        return {"average": weighted_mean.start(), "spread": {}, "pairs": (), "clients": 0}
+
+    def add(self, acc: Acc, values: State, weights: Tensor) -> Acc:
+        plain = {name: value for name, value in values.items() if f".{self.prefix}" not in name}
+        pairs = tuple((name, f".{self.prefix}".join(name.rsplit(".", 1))) for name in plain)
+        points = {**plain, **{spread: torch.zeros_like(plain[name]) for name, spread in pairs}}  # a client is a point
+        spread = PooledMoments(pairs=pairs).add({}, points, torch.ones_like(weights))
+        average = weighted_mean.add(weighted_mean.start(), plain, weights)
+        return self.merge(acc, {"average": average, "spread": spread, "pairs": pairs, "clients": len(weights)})
+
+    def merge(self, a: Acc, b: Acc) -> Acc:
+        return {
+            "average": weighted_mean.merge(a["average"], b["average"]),
+            "spread": PooledMoments().merge(a["spread"], b["spread"]),
+            "pairs": a["pairs"] or b["pairs"],
+            "clients": a["clients"] + b["clients"],
+        }
+
+    def finish(self, acc: Acc) -> dict[str, Tensor]:
+        moments = PooledMoments(pairs=acc["pairs"]).finish(acc["spread"])
+        bessel = acc["clients"] / (acc["clients"] - 1) if acc["clients"] > 1 else 0.0
+        spreads = {spread: moments[spread] * bessel for _, spread in acc["pairs"]}
+        return {**weighted_mean.finish(acc["average"]), **spreads}
+
+
 weighted_mean: Reducer = WeightedMean()
 maximum: Reducer = Maximum()
 total: Reducer = Total()

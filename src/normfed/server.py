@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normfed.client import Outcome, Program, Reply
+from normfed.client import Outcome, Program, Reply, Seat
 from normfed.data.federation import Federation
 from normfed.engines.base import Bundle, Engine, Place, Task, alone, row, run
 from normfed.errors import Aborted
@@ -92,15 +92,6 @@ class Traffic:
     messages: int = 0
     per_client: Mapping[str, int] = field(default_factory=dict)  # model_up, model_down, reports, slots, collectives, …
 
-    def __add__(self, other: Traffic) -> Traffic:
-        names = {**self.per_client, **other.per_client}
-        return Traffic(
-            self.bytes_up + other.bytes_up,
-            self.bytes_down + other.bytes_down,
-            self.messages + other.messages,
-            {name: self.per_client.get(name, 0) + other.per_client.get(name, 0) for name in names},
-        )
-
 
 @dataclass(frozen=True)
 class RoundFacts:
@@ -109,6 +100,7 @@ class RoundFacts:
     train_loss: dict[str, float]
     skipped: dict[str, int]  # batches a norm layer could not have normalised; only clients that have any
     traffic: Traffic
+    setup: Traffic  # of an exchange before round 0
     latched: dict[str, bool]
 
 
@@ -171,7 +163,7 @@ def play(
     after, losses, skipped, traffic = exchange(
         plan, plan.phase(latched), state, engine, federation, sizes, rules, cohort
     )
-    facts = RoundFacts(losses, skipped, before + traffic, latched)
+    facts = RoundFacts(losses, skipped, traffic, before, latched)
     return replace(after, round=state.round + 1, latched=latched), facts
 
 
@@ -224,6 +216,21 @@ def exchange(
     )
 
 
+def evaluated(
+    plan: Plan, state: RunState, client: str, model: State, size: int, federation: Federation, rules: Rules
+) -> State:
+    """What a client evaluates with, given the global model: what it would start the next round from."""
+    phase = plan.phase(state.latched)
+    mine = state.clients.get(client, ClientState())
+    own = {**model, **{name: mine.kept[name] for name in phase.local if name in mine.kept}}
+    if phase.load is None:
+        return own
+    place = _place(plan, phase, replace(state, model=model), client, size, rules)
+    program = Program(plan, phase, state.round, 0.0, rules.optimizer, rules.clip_norm, rules.loss)
+    seat = Seat(model, place.kept, place.own, state.slots, place.key, size, torch.tensor(place.weight))
+    return {**own, **program.start(seat)}
+
+
 def _set_up(plan: Plan, state: RunState, federation: Federation, rules: Rules) -> tuple[RunState, Traffic]:
     """What every client is asked for once, before round 0."""
     wanted = [(owner, gather) for owner, gather in plan.gathers if gather.when is When.SETUP]
@@ -260,7 +267,7 @@ def _place(plan: Plan, phase: Phase, state: RunState, client: str, n: int, rules
         key=key,
         n_samples=n,
         weight=weight,
-        full_pass=full_pass(n, rules.batch_size, plan.facts.smallest_batch),
+        measured_on=lambda size: full_pass(n, size or rules.batch_size, plan.facts.smallest_batch),
         course=course(
             n, rules.batch_size, rules.epochs, rules.steps, rules.drop_last, plan.facts.smallest_batch,
             key if rules.shuffle else None,

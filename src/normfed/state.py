@@ -37,16 +37,27 @@ class Scope(StrEnum):
     LOCAL = "local"  # never crosses the wire
 
 
-class StatisticsLayer(nn.Module):
-    """Base of norm layers that keep statistics and are not BatchNorm (batch renormalisation, hybrid ones, …)."""
+class NormLayer(nn.Module):
+    """Base of norm layers written for normfed."""
+
+
+class StatisticsLayer(NormLayer):
+    """Base of those that keep statistics over batches, as BatchNorm does."""
 
 
 # The layers whose statistics differ among clients: those FedBN is about.
 BATCH_NORMS: tuple[type[nn.Module], ...] = (_BatchNorm, StatisticsLayer)
 # Every normalization layer: their parameters have the role NORM_AFFINE.
 NORMS: tuple[type[nn.Module], ...] = (
-    *BATCH_NORMS, _InstanceNorm, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, nn.LocalResponseNorm, nn.CrossMapLRN2d,
-)  # fmt: skip
+    *BATCH_NORMS,
+    NormLayer,
+    _InstanceNorm,
+    nn.GroupNorm,
+    nn.LayerNorm,
+    nn.RMSNorm,
+    nn.LocalResponseNorm,
+    nn.CrossMapLRN2d,
+)
 
 
 @dataclass(frozen=True)
@@ -124,7 +135,7 @@ def census(model: nn.Module) -> str:
     found = Counter(
         type(m).__name__ for m in model.modules() if isinstance(m, NORMS) and not getattr(m, "is_shell", False)
     )
-    return ", ".join(f"{n} {kind}" for kind, n in sorted(found.items()))
+    return ", ".join(f"{n} {kind}" for kind, n in sorted(found.items())) or "no norm layer"
 
 
 # ---------------------------------------------------------------------------------------------------------------

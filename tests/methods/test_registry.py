@@ -32,7 +32,10 @@ def test_contract(name):
     check_method(parse(active(name)))
 
 
-@pytest.mark.parametrize("name", sorted(METHODS))
+CONVOLUTIONAL = {"fedfa", "fedwon", "fixup"}
+
+
+@pytest.mark.parametrize("name", sorted(set(METHODS) - CONVOLUTIONAL))
 def test_contract_on_vectors_with_dropout_and_partial_participation(name):
     clients = toy_federation((9, 16, 13, 5, 8), shape=(6,))
     check_method(

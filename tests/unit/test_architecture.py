@@ -7,7 +7,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "normfed"
 
 LAYERS = [
     ["errors", "_version", "memory"],
-    ["keys"],
+    ["keys", "finch"],
     ["state", "dropout", "cohort", "schedule"],
     ["norm"],
     ["net", "optim", "reducers", "surgery"],

@@ -32,7 +32,7 @@ class Place:
     n_samples: int
     weight: float
     course: Course  # what it trains on
-    full_pass: Course  # what it measures on
+    measured_on: Callable[[int | None], Course]  # batch size -> every sample once
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ class _One:
             self._commit(self._step(segment, None))
 
     def measure(self, segment: Segment) -> None:
-        course = self.place.full_pass
+        course = self.place.measured_on(segment.batch_size)
         for number, batch in enumerate(course.batches):
             x = self.program.net.cast(self.x[course.samples(number)])
             self.carry = self.program.measure(self.seat, self.carry, x, number, batch.start, segment)

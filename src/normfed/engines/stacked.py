@@ -176,7 +176,7 @@ class _Stack:
             self._commit(chosen, self._step(chosen, size, segment, None))
 
     def measure(self, segment: Segment) -> None:
-        path = _Path([place.full_pass for place in self.places], self.first_rows, self.device)
+        path = _Path([place.measured_on(segment.batch_size) for place in self.places], self.first_rows, self.device)
 
         def step(seat: Seat, carry: Carry, x: Tensor, number: Tensor, seen: Tensor) -> Carry:
             return self.program.measure(seat, carry, x, number, seen, segment)
