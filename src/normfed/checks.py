@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normfed.data.federation import ClientData
+from normfed.data.federation import ROLES, ClientData
 from normfed.errors import Refused, nearest
 from normfed.plan import Plan
 from normfed.schedule import one_epoch
@@ -61,13 +61,15 @@ def survey(clients: Any) -> Survey:
         if not isinstance(client, ClientData):
             problems.append(f"client '{name}' must be ClientData(train=(x, y), …), not {type(client).__name__}")
             continue
+        if client.role not in ROLES:
+            problems.append(f"client '{name}': unknown role '{client.role}'; {nearest(client.role, ROLES)}")
         present = []
         for which in ("train", "val", "test"):
             where = f"client '{name}', {which}"
             try:
                 pair = client.split(which)
                 if pair is None:
-                    problems += [f"{where}: missing"] if which == "train" else []
+                    problems += [f"{where}: missing"] if which == client.role == "train" else []
                     continue
                 problem = _bad_split(*pair)
             except (ValueError, TypeError) as error:
@@ -78,10 +80,14 @@ def survey(clients: Any) -> Survey:
             assert pair is not None
             x, y = pair
             present.append(which)
-            sizes |= {name: len(x)} if which == "train" else {}
+            sizes |= {name: len(x)} if which == "train" and client.role == "train" else {}
             labels.append(_labels(where, y))
             shapes.setdefault(tuple(x.shape[1:]), where)
         splits[name] = frozenset(present)
+        if client.role in ("evaluate", "unseen") and "test" not in present:
+            problems.append(f"client '{name}', test: missing; with role '{client.role}' it is there to be tested on")
+    if not sizes and not problems:
+        problems.append("no client has the role 'train'")
     if len(shapes) > 1:
         problems.append("samples differ in shape: " + ", ".join(f"{s} ({where})" for s, where in shapes.items()))
     if problems:
@@ -92,6 +98,8 @@ def survey(clients: Any) -> Survey:
 def first_samples(clients: Any) -> tuple[Tensor, Tensor]:
     """Two samples and labels of the first client that has any: what the model is tried on."""
     for client in clients.values() if isinstance(clients, Mapping) else ():
+        if getattr(client, "role", "train") != "train":
+            continue
         try:
             pair = client.split("train")
         except (AttributeError, TypeError, ValueError):

@@ -108,7 +108,7 @@ def bench(
     """
     from normfed.bench import SCENARIOS
     from normfed.bench import bench as measure
-    from normfed.expression import split
+    from normfed.text import split
 
     def say(scenario: str, method: str, found: dict[str, Any]) -> None:
         if not as_json:

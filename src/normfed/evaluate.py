@@ -1,15 +1,41 @@
-"""Which model is evaluated for which client, and how well it does."""
+"""Which model is evaluated for which client, under which statistics. A number is recorded with its view.
+
+    own             a client's own model on its own data (shared entries, its LOCAL ones, what its method loads)
+    global          the global model on each client's data; entries that stay home averaged over the clients
+    pooled          the global model on all clients' data together
+    batch           the global model on each client's data, normalised with the statistics of the test batches
+
+and for a client that is not in the federation (role 'unseen'), the global model with
+
+    unseen/averaged      averaged statistics
+    unseen/reestimated   statistics re-estimated from its own unlabelled data, in one pass
+    unseen/batch         the statistics of the test batches
+    unseen/nearest       the norm layers, or the statistics, of the client whose statistics are nearest to its own
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
 
+from normfed.data.federation import Federation
+from normfed.metrics import METRICS
 from normfed.net import Net
-from normfed.state import State
+from normfed.norm import BATCH, MEASURE, RUNNING, Mode, Pass
+from normfed.plan import Plan
+from normfed.reducers import maximum, weighted_mean
+from normfed.server import Rules, RunState, evaluated
+from normfed.state import Role, State, pick
+
+VIEWS = ("own", "global", "pooled", "batch", "unseen")
+POOLED = "all"  # the name under which the pooled view records its one number
+
+Scores = dict[str, dict[str, float]]  # client -> metric -> value
 
 
 @dataclass(frozen=True)
@@ -22,17 +48,170 @@ class Viewer:
     x: Tensor | None  # the client's training samples, where it has any
 
 
-def accuracy(logits: Tensor, y: Tensor) -> float:
-    """Fraction of samples whose largest logit is the label's."""
-    return float((logits.argmax(1) == y).double().mean())
+@dataclass(frozen=True)
+class Evaluation:
+    """Everything an evaluation of one state needs."""
+
+    plan: Plan
+    state: RunState
+    model: State  # the global model, or what an exchange before the evaluation made of it
+    federation: Federation
+    sizes: Mapping[str, int]
+    rules: Rules
+    metrics: tuple[str, ...]
+
+    @property
+    def net(self) -> Net:
+        return self.plan.net
+
+    def own_state(self, client: str) -> State:
+        if client not in self.sizes and not self.plan.pool:  # takes part in evaluations only
+            return self.averaged()
+        size = self.sizes.get(client, 0)
+        return evaluated(self.plan, self.state, client, self.model, size, self.federation, self.rules)
+
+    def averaged(self) -> State:
+        """The global model; entries that stay home are averaged over the clients that have any."""
+        local = self.plan.phase(self.state.latched).local
+        clients = {n: c for n, c in self.state.clients.items() if all(name in c.kept for name in local)}
+        if not local or not clients:
+            return self.model
+        weights = torch.tensor([float(self.sizes[name]) for name in clients], dtype=torch.float64)
+        model = dict(self.model)
+        for reducer in (weighted_mean, maximum):
+            names = [n for n in local if (reducer is weighted_mean) == self.model[n].is_floating_point()]
+            stacked = {n: torch.stack([c.kept[n] for c in clients.values()]) for n in names}
+            model.update(reducer.finish(reducer.add(reducer.start(), stacked, weights)) if names else {})
+        return model
+
+    def _inputs(self, client: str, x: Tensor) -> Tensor:
+        phase = self.plan.phase(self.state.latched)
+        x = self.net.cast(x)
+        if phase.view is None or phase.view[1].inputs is None:
+            return x
+        owner, view = phase.view
+        assert view.inputs is not None
+        names = list(self.sizes)
+        train = self.federation.split(client, "train")
+        index = names.index(client) if client in names else None
+        viewer = Viewer(
+            client, index, self.state.slots.get(owner, {}), None if train is None else self.net.cast(train[0])
+        )
+        return view.inputs(x, viewer)
+
+    def split(self, client: str, which: str) -> tuple[Tensor, Tensor] | None:
+        """Samples as the model is to see them, and labels."""
+        pair = self.federation.split(client, which)
+        return None if pair is None else (self._inputs(client, pair[0]), pair[1])
+
+    def _score(self, logits: Tensor, y: Tensor) -> dict[str, float]:
+        return {**{name: METRICS[name](logits, y) for name in self.metrics}, "loss": float(self.rules.loss(logits, y))}
+
+    def score(self, state: State, x: Tensor, y: Tensor, mode: Mode = RUNNING) -> dict[str, float]:
+        return self._score(predict(self.net, state, x, mode, self.batch_size(mode)), y)
+
+    def batch_size(self, mode: Mode) -> int | None:
+        return None if mode is RUNNING else self.rules.batch_size
+
+    def view(self, name: str, which: str = "test") -> Iterator[tuple[str, Scores]]:
+        """(view, scores) pairs: one, or four for unseen clients."""
+        clients = self.federation.of("train", "evaluate")
+        if name == "unseen":
+            yield from _unseen(self, which)
+        elif name == "pooled":
+            parts = [pair for client in clients if (pair := self.split(client, which)) is not None]
+            if parts:
+                state = self.averaged()
+                logits = torch.cat([predict(self.net, state, x) for x, _ in parts])
+                yield name, {POOLED: self._score(logits, torch.cat([y for _, y in parts]))}
+        else:
+            mode = BATCH if name == "batch" else RUNNING
+            state = self.averaged() if name != "own" else {}
+            yield (
+                name,
+                {
+                    client: self.score(self.own_state(client) if name == "own" else state, *pair, mode)
+                    for client in clients
+                    if (pair := self.split(client, which)) is not None
+                },
+            )
 
 
-METRICS: dict[str, Callable[[Tensor, Tensor], float]] = {"accuracy": accuracy}
+def predict(net: Net, state: State, x: Tensor, mode: Mode = RUNNING, batch_size: int | None = None) -> Tensor:
+    """Logits of all samples. Under batch statistics the batches are consecutive slices of `batch_size`; a last one of a
+    single sample joins the one before."""
+    if mode is RUNNING:
+        return net.predict(state, x)
+    parts = list(x.split(batch_size or len(x)))
+    if len(parts) > 1 and len(parts[-1]) == 1:
+        parts[-2:] = [torch.cat(parts[-2:])]
+    with torch.no_grad():
+        return torch.cat([net(*net.split(state), part, Pass(mode, training=False, emit=False)) for part in parts])
 
 
-def score(
-    net: Net, state: State, x: Tensor, y: Tensor, metrics: tuple[str, ...], loss: Callable[[Tensor, Tensor], Tensor]
-) -> dict[str, float]:
-    """The metrics and the loss of one model on one set."""
-    logits = net.predict(state, x)
-    return {**{name: METRICS[name](logits, y) for name in metrics}, "loss": float(loss(logits, y))}
+def tracked(net: Net) -> list[str]:
+    """Names of the running means and variances of BatchNorm layers."""
+    return [e.name for e in net.entries if e.role is Role.NORM_STAT and issubclass(e.kind, _BatchNorm)]
+
+
+def measured(net: Net, state: State, x: Tensor, batch_size: int) -> dict[str, Tensor]:
+    """Running means and variances as one pass over `x` finds them: no labels, no training."""
+    params, rest = net.split(state)
+    seen = 0
+    with torch.no_grad():
+        for part in x.split(batch_size):
+            if len(part) == 1 and seen:
+                continue
+            now = Pass(MEASURE, training=False, seen=seen)
+            net(params, rest, part, now)
+            rest = {**rest, **now.emitted}
+            seen += len(part)
+    return pick(rest, tracked(net))
+
+
+def divergence(a: State, b: State) -> float:
+    """Between two sets of statistics: symmetric KL of the channels' Gaussians, averaged over channels of all layers."""
+    terms = []
+    for name in (n for n in a if n.endswith("running_mean")):
+        var = name.removesuffix("running_mean") + "running_var"
+        gap = (a[name] - b[name]).square()
+        va, vb = a[var] + 1e-5, b[var] + 1e-5
+        terms.append(0.25 * ((va + gap) / vb + (vb + gap) / va - 2))
+    return float(torch.cat(terms).mean())
+
+
+def _unseen(evaluation: Evaluation, which: str) -> Iterator[tuple[str, Scores]]:
+    net, federation = evaluation.net, evaluation.federation
+    model = evaluation.averaged()
+    names, size = tracked(net), evaluation.rules.batch_size
+    found: dict[str, Scores] = {}
+
+    def note(strategy: str, client: str, scores: dict[str, float]) -> None:
+        found.setdefault(f"unseen/{strategy}", {})[client] = scores
+
+    references: dict[str, dict[str, Tensor]] = {}
+    for client in federation.of("unseen"):
+        pair = evaluation.split(client, which)
+        if pair is None:
+            continue
+        note("averaged", client, evaluation.score(model, *pair))
+        if not names:  # no running statistics: nothing to choose from
+            continue
+        unlabelled = evaluation.split(client, "train") or pair
+        own = measured(net, model, unlabelled[0], size)
+        note("reestimated", client, evaluation.score({**model, **own}, *pair))
+        note("batch", client, evaluation.score(model, *pair, BATCH))
+        if not references:
+            references = {c: measured(net, model, _samples(evaluation, c), size) for c in evaluation.sizes}
+        nearest = min(references, key=lambda c: (divergence(own, references[c]), c))
+        local = evaluation.plan.phase(evaluation.state.latched).local
+        theirs = evaluation.own_state(nearest)
+        chosen = pick(theirs, local) if set(names) & set(local) else references[nearest]
+        note("nearest", client, evaluation.score({**model, **chosen}, *pair))
+    yield from found.items()
+
+
+def _samples(evaluation: Evaluation, client: str) -> Tensor:
+    pair = evaluation.split(client, "train")
+    assert pair is not None
+    return pair[0]

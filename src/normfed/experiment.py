@@ -16,12 +16,13 @@ from normfed import checkpoint, checks, dispatch
 from normfed._version import __version__
 from normfed.data.federation import ClientData, Federation, Pooled
 from normfed.errors import Problems, Refused
-from normfed.evaluate import score
+from normfed.evaluate import Evaluation
 from normfed.keys import fold
 from normfed.method import Expression
 from normfed.plan import build
-from normfed.server import Rules, RunState, Traffic, evaluated, initial, play, refresh
-from normfed.settings import CLASS_LOSSES, Settings
+from normfed.server import Rules, RunState, Traffic, initial, play, refresh
+from normfed.settings import Settings
+from normfed.state import State
 
 
 @dataclass
@@ -43,14 +44,19 @@ class Result:
 
     @property
     def final(self) -> dict[str, Any]:
-        """The accuracies of the last evaluation, per client and on average."""
-        last = next((row for row in reversed(self.history) if row["test_accuracy"]), None)
-        scores: dict[str, float] = last["test_accuracy"] if last else {}
+        """Test accuracies per client and on average: of the last evaluation, or of the round that did best on
+        validation data where clients have any."""
+        evaluated = [row for row in self.history if row["test_accuracy"]]
+        chosen = evaluated[-1] if evaluated else None
+        validated = [row for row in evaluated if row.get("val_accuracy")]
+        if validated:  # the first round with the best mean accuracy on validation data
+            chosen = max(validated, key=lambda row: (statistics.fmean(row["val_accuracy"].values()), -row["round"]))
+        scores: dict[str, float] = chosen["test_accuracy"] if chosen else {}
         return {
             "test_accuracy": {name: {"mean": value, "std": 0.0} for name, value in scores.items()},
             "average": {"mean": statistics.fmean(scores.values()) if scores else None, "std": 0.0},
             "view": self.view,
-            "selected_round": {self.seed: last["round"] if last else None},
+            "selected_round": {self.seed: chosen["round"] if chosen else None},
         }
 
     def to_dict(self, recipe: str = "") -> dict[str, Any]:
@@ -107,9 +113,9 @@ class Run:
             clients, sizes = Pooled(clients), {Pooled.name: sum(survey.sizes.values())}
         else:
             sizes = dict(survey.sizes)
-        if given.loss is None or given.loss in CLASS_LOSSES:
+        if not callable(given.loss):  # the named losses want class labels
             problems.found += checks.check_labels(survey, self.plan.facts.classes)
-        problems.found += given.check_weighting(self.clients)
+        problems.found += given.check_weighting(survey.sizes)
         problems.found += checks.check_batches(self.plan, sizes, given.batch_size, given.drop_last)
         if not problems.found:
             problems.found += checks.check_loss(self.loss, self._probe_logits(x), y)
@@ -139,7 +145,7 @@ class Run:
             loss=self.loss,
         )
         self.state: RunState = initial(self.plan)
-        self.seen_model = self.state.model  # what clients evaluate with: the global model, or what a refresh made of it
+        self._seen: tuple[int, State] | None = None  # (round, model) of the last evaluation
         self.history: list[dict[str, Any]] = []
         self.timing = {"train_s": 0.0, "evaluate_s": 0.0}
         if resume is not None:
@@ -165,7 +171,7 @@ class Run:
     def view(self) -> str:
         """Whose model is evaluated on a client's test data."""
         phase = self.plan.phase(self.state.latched)
-        return "own" if phase.local else "global"
+        return "own" if phase.local or phase.load else "global"
 
     def play(self) -> dict[str, Any]:
         """Plays the next round; returns its row of the history."""
@@ -176,7 +182,7 @@ class Run:
         self.state = state
         losses = facts.train_loss
         if self.plan.pool:  # one model, one loss: each client's
-            losses = dict.fromkeys(self.clients, losses[Pooled.name])
+            losses = dict.fromkeys(self.audience.of("train"), losses[Pooled.name])
         row: dict[str, Any] = {
             "seed": self.settings.seed,
             "round": number,
@@ -194,29 +200,34 @@ class Run:
         self.history.append(row)
         return row
 
+    def evaluation(self) -> Evaluation:
+        """What clients evaluate now."""
+        if self._seen is None or self._seen[0] != self.state.round:
+            model, _ = refresh(self.plan, self.state, self.engine, self.federation, self.sizes, self.rules)
+            self._seen = (self.state.round, model)
+        metrics = self.settings.metrics if "accuracy" in self.settings.metrics else ("accuracy", *self.settings.metrics)
+        return Evaluation(self.plan, self.state, self._seen[1], self.audience, self.sizes, self.rules, metrics)
+
     def _evaluate(self, row: dict[str, Any]) -> dict[str, Any]:
         started = time.perf_counter()
         model, traffic = refresh(self.plan, self.state, self.engine, self.federation, self.sizes, self.rules)
-        self.seen_model = model
+        self._seen = (self.state.round, model)
         _count(row, traffic)  # an exchange for evaluation is an exchange
-        rows: dict[str, dict[str, float]] = {f"test_{name}": {} for name in (*self.settings.metrics, "loss")}
-        rows.setdefault("test_accuracy", {})
-        for client in self.clients:
-            pair = self.audience.split(client, "test")
-            if pair is not None:
-                scores = score(self.plan.net, self.state_of(client), *pair, self.settings.metrics, self.loss)
-                for name, value in scores.items():
-                    rows[f"test_{name}"][client] = value
+        evaluation = self.evaluation()
+        rows: dict[str, Any] = {}
+        for which in ("test", "val"):
+            for _, scores in evaluation.view("own", which):
+                for client, found in scores.items():
+                    for name, value in found.items():
+                        rows.setdefault(f"{which}_{name}", {})[client] = value
+        for view in self.settings.views:
+            rows.setdefault("views", {}).update(evaluation.view(view))
         self.timing["evaluate_s"] += time.perf_counter() - started
         return rows
 
     def state_of(self, client: str) -> dict[str, Tensor]:
         """What a client evaluates with: the global model's shared entries, its own LOCAL ones."""
-        return dict(
-            evaluated(
-                self.plan, self.state, client, self.seen_model, self.sizes.get(client, 0), self.federation, self.rules
-            )
-        )
+        return dict(self.evaluation().own_state(client))
 
     def save(self) -> bytes:
         extra = {"method": str(self.plan.method), "history": self.history}
@@ -231,12 +242,12 @@ class Run:
             engine=self.engine.name,
             engine_reason=self.engine_reason,
             device=self.settings.device,
-            clients=tuple(self.clients),
+            clients=self.audience.of("train", "evaluate"),
             view=self.view,
             global_state=net.named({name: tensor.cpu() for name, tensor in self.state.model.items()}),
             client_states={
                 client: net.named({name: tensor.cpu() for name, tensor in self.state_of(client).items()})
-                for client in self.clients
+                for client in self.audience.of("train", "evaluate")
             },
             history=self.history,
             timing=self.timing,

@@ -179,8 +179,7 @@ def render(explanation: Explanation, clients: int | None = None) -> str:
         lines += [f"slot {s['name']}: held by the {s['held_by']}" for s in phase.slots]
         lines += [f"report {r['name']}: reduced by {r['reduce']}" for r in phase.reports]
         lines += [
-            f"gathered {g['name']}: the server sees each client's ({g['when']}); its size depends on the data, two samples "
-            "here"
+            f"gathered {g['name']} ({g['when']}): the server sees each client's, as large as its data have it"
             for g in phase.gathers
         ]
         lines += [f"on the server: {text}" for text in phase.server]

@@ -7,20 +7,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-import torch.nn.functional as F
 from torch import Tensor
 
+from normfed import losses
 from normfed.checks import choice
-from normfed.errors import Refused, nearest
-from normfed.evaluate import METRICS
+from normfed.errors import Problems, Refused, nearest
+from normfed.evaluate import VIEWS
+from normfed.metrics import METRICS
 from normfed.optim import Optimizer, adamw, sgd
 
 ENGINES = ("auto", "serial", "stacked", "distributed")
 NOT_YET = {"distributed": "engine 'distributed' is not there yet; use serial, stacked or auto"}
 OPTIMIZERS = ("sgd", "adamw")
 WEIGHTINGS = ("samples", "equal")
-LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"cross_entropy": F.cross_entropy}
-CLASS_LOSSES = tuple(LOSSES)  # those that want class labels
 
 Schedule = float | Callable[[int], float]
 
@@ -41,6 +40,7 @@ class Settings:
     loss: str | Callable[[Tensor, Tensor], Tensor] | None = None
     metrics: tuple[str, ...] = ("accuracy",)
     evaluate_every: int = 1
+    views: tuple[str, ...] = ()  # further views to evaluate under, beside the method's own
     shuffle: bool = True
     drop_last: bool = False
     weighting: str | Mapping[str, float] = "samples"
@@ -59,9 +59,12 @@ class Settings:
             problems.append("rounds: missing")
         if problems:
             raise Refused(*problems)
-        if isinstance(given.get("metrics"), str | list):
-            metrics = given["metrics"]
-            given["metrics"] = (metrics,) if isinstance(metrics, str) else tuple(metrics)
+        for name in ("metrics", "views"):
+            value = given.get(name)
+            if isinstance(value, str | list):
+                given[name] = (value,) if isinstance(value, str) else tuple(value)
+        if given.get("views") == ("all",):
+            given["views"] = VIEWS
         settings = cls(**given)
         problems = settings.problems()
         if problems:
@@ -94,8 +97,10 @@ class Settings:
             found.append("momentum is sgd's; adamw has its own")
         for metric in self.metrics:
             found += choice("metric", metric, METRICS)
+        for view in self.views:
+            found += choice("view", view, (*VIEWS, "all"))
         if isinstance(self.loss, str):
-            found += choice("loss", self.loss, LOSSES)
+            found += _refusals(self.loss)
         elif self.loss is not None and not callable(self.loss):
             found.append(f"loss={self.loss!r}: must be a name or a function of (logits, labels)")
         if isinstance(self.weighting, str):
@@ -123,9 +128,7 @@ class Settings:
 
     @property
     def loss_function(self) -> Callable[[Tensor, Tensor], Tensor]:
-        if callable(self.loss):
-            return self.loss
-        return LOSSES[self.loss or "cross_entropy"]
+        return self.loss if callable(self.loss) else losses.parse(self.loss or "cross_entropy")
 
     @property
     def lr_at(self) -> Callable[[int], float]:
@@ -133,6 +136,13 @@ class Settings:
 
     def make_optimizer(self) -> Optimizer:
         return adamw(self.weight_decay) if self.optimizer == "adamw" else sgd(self.momentum, self.weight_decay)
+
+
+def _refusals(loss: str) -> list[str]:
+    problems = Problems()
+    with problems:
+        losses.parse(loss)
+    return problems.found
 
 
 def _number(

@@ -168,7 +168,8 @@ def branches(model: nn.Module) -> list[list[str]]:
     before: dict[fx.Node, set[fx.Node]] = {}
     found = []
     for node in nodes:
-        before[node] = {m for i in node.all_input_nodes for m in (i, *before[i])}
+        sizes = node.target is getattr or (node.op == "call_method" and node.target in ("size", "dim"))
+        before[node] = set() if sizes else {m for i in node.all_input_nodes for m in (i, *before[i])}
         adds = node.target in _ADDS or (node.op == "call_method" and node.target in ("add", "add_"))
         if adds and len(node.all_input_nodes) == 2:
             one, other = ({i, *before[i]} for i in node.all_input_nodes)

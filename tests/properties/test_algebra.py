@@ -7,12 +7,13 @@ from hypothesis import strategies as st
 
 import normfed as nf
 import normfed.methods as m
-from normfed.expression import parse, split
+from normfed.expression import parse
 from normfed.method import Method, Segment, from_round, switch
 from normfed.norm import RUNNING
 from normfed.reducers import pooled_moments, weighted_mean
 from normfed.state import counters, norm, stats, trainable
 from normfed.testing import ResidualNet, same_bits, seeded, toy_federation
+from normfed.text import split
 
 ATOMS = [
     m.fedavg(),

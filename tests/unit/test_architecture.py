@@ -7,10 +7,11 @@ SOURCE = Path(__file__).parents[2] / "src" / "normfed"
 
 LAYERS = [
     ["errors", "_version", "memory"],
+    ["text"],
     ["keys", "finch"],
     ["state", "dropout", "cohort", "schedule"],
     ["norm"],
-    ["net", "optim", "reducers", "surgery"],
+    ["net", "optim", "metrics", "losses", "reducers", "surgery"],
     ["method"],
     ["needs"],
     ["methods", "expression"],

@@ -17,11 +17,16 @@ POOL_BYTES = 2**31  # a second copy of the training data is kept up to this size
 
 @dataclass(frozen=True)
 class ClientData:
-    """One client's samples: `(x, y)` of tensors or NumPy arrays, samples first. `test` and `val` may be missing."""
+    """One client's samples: `(x, y)` of tensors or NumPy arrays, samples first. `test` and `val` may be missing.
 
-    train: Any
+    Roles: 'train' takes part; 'evaluate' only evaluates the global model; 'unseen' is a site that the federation does
+    not know: its training samples, if any, are unlabelled data for re-estimating statistics.
+    """
+
+    train: Any = None
     test: Any = None
     val: Any = None
+    role: str = "train"
 
     def split(self, name: str) -> Split | None:
         """The pair as tensors, or None. Raises ValueError where it is not a pair."""
@@ -35,12 +40,16 @@ class ClientData:
         return torch.as_tensor(x), torch.as_tensor(y)
 
 
+ROLES = ("train", "evaluate", "unseen")
+
+
 class Federation:
     """Clients by name, their tensors on the run's device. A plain dict is kept there whole; any other mapping is taken
     to be lazy: a client is loaded when its turn comes and not held."""
 
     def __init__(self, clients: Mapping[str, ClientData], device: torch.device) -> None:
-        self.names = tuple(clients)
+        self.roles = {name: clients[name].role for name in clients}
+        self.names = self.of("train")  # those who take part
         self.lazy = not isinstance(clients, dict)
         self._clients = clients
         self._device = device
@@ -56,6 +65,10 @@ class Federation:
         if not self.lazy:
             self._held[client, which] = pair
         return pair
+
+    def of(self, *roles: str) -> tuple[str, ...]:
+        """Names of the clients with one of these roles, in the federation's order."""
+        return tuple(name for name, role in self.roles.items() if role in roles)
 
     def train(self, client: str) -> Split:
         pair = self.split(client, "train")
@@ -88,7 +101,7 @@ class Pooled(Mapping[str, ClientData]):
     def __getitem__(self, name: str) -> ClientData:
         if name != self.name:
             raise KeyError(name)
-        pairs = [pair for client in self._clients.values() if (pair := client.split("train")) is not None]
+        pairs = [p for c in self._clients.values() if c.role == "train" and (p := c.split("train")) is not None]
         return ClientData(train=(torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs])))
 
     def __iter__(self) -> Iterator[str]:

@@ -10,7 +10,7 @@ R is the variance *over clients* of their running means of m (s). Identity in ev
 
 Deviations: R is one variance per channel; the code reduces over channels too and broadcasts one scalar, which makes
 every g equal to 1 (the quirk is kept in the parity tests). A stage of a plain network is a convolution and what follows
-it; of a residual one, the blocks of one resolution. The optimizer is new every round.
+it; of a network made of blocks, the blocks of one resolution. The optimizer is new every round.
 """
 
 import torch

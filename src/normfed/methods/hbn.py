@@ -71,6 +71,10 @@ def hbn(smoothing: float = 0.002) -> Expression:
         after=lambda end: pick(end.final, end.slots["own"]),
     )  # fmt: skip
     measure = Segment(norm=MeasureHybrid(), train=False)
+
+    def with_factors(model, x):
+        return add_parameter(model, "distribution_factor", 0.0, per_channel=True)
+
     combined = ((norm & stats, pooled_moments),)
 
     def move(end, new):
@@ -78,7 +82,7 @@ def hbn(smoothing: float = 0.002) -> Expression:
 
     afresh = Method("hbn", load=_own_factors, plan=(measure,), reduce=combined, server=((norm & stats, unbiased),))
     return Method(
-        "hbn", needs=(SHARES_STATISTICS,), transform=(lambda model, x: add_parameter(model, "distribution_factor", 0.0, per_channel=True),), slots=(own,), load=_own_factors,
+        "hbn", needs=(SHARES_STATISTICS,), transform=(with_factors,), slots=(own,), load=_own_factors,
         plan=(measure, Segment(norm=Hybrid())), reduce=combined, server=((norm & stats, move),),
         view=View(refresh=afresh),
     )  # fmt: skip
