@@ -1,6 +1,7 @@
 """Which model is evaluated for which client, under which statistics. A number is recorded with its view.
 
     own             a client's own model on its own data (shared entries, its LOCAL ones, what its method loads)
+    own/pooled      a client's own model on all clients' data together: what it knows beyond its own
     global          the global model on each client's data; entries that stay home averaged over the clients
     pooled          the global model on all clients' data together
     batch           the global model on each client's data, normalised with the statistics of the test batches
@@ -32,7 +33,7 @@ from normfed.reducers import maximum, weighted_mean
 from normfed.server import Rules, RunState, evaluated
 from normfed.state import Role, State, pick
 
-VIEWS = ("own", "global", "pooled", "batch", "unseen")
+VIEWS = ("own", "own/pooled", "global", "pooled", "batch", "unseen")
 POOLED = "all"  # the name under which the pooled view records its one number
 
 Scores = dict[str, dict[str, float]]  # client -> metric -> value
@@ -118,23 +119,29 @@ class Evaluation:
         clients = self.federation.of("train", "evaluate")
         if name == "unseen":
             yield from _unseen(self, which)
-        elif name == "pooled":
-            parts = [pair for client in clients if (pair := self.split(client, which)) is not None]
-            if parts:
-                state = self.averaged()
-                logits = torch.cat([predict(self.net, state, x) for x, _ in parts])
-                yield name, {POOLED: self._score(logits, torch.cat([y for _, y in parts]))}
+        elif name in ("pooled", "own/pooled"):
+            yield name, self._on_all(name, [pair for c in clients if (pair := self.split(c, which)) is not None])
         else:
             mode = BATCH if name == "batch" else RUNNING
             state = self.averaged() if name != "own" else {}
-            yield (
-                name,
-                {
-                    client: self.score(self.own_state(client) if name == "own" else state, *pair, mode)
-                    for client in clients
-                    if (pair := self.split(client, which)) is not None
-                },
-            )
+            scores = {
+                client: self.score(self.own_state(client) if name == "own" else state, *pair, mode)
+                for client in clients
+                if (pair := self.split(client, which)) is not None
+            }
+            yield name, scores
+
+    def _on_all(self, name: str, parts: list[tuple[Tensor, Tensor]]) -> Scores:
+        """Scores on all clients' samples together: of the global model, or of each client's own."""
+        if not parts:
+            return {}
+        y = torch.cat([y for _, y in parts])
+        clients = self.federation.of("train", "evaluate")
+        states = {POOLED: self.averaged()} if name == "pooled" else {c: self.own_state(c) for c in clients}
+        return {
+            who: self._score(torch.cat([predict(self.net, state, x) for x, _ in parts]), y)
+            for who, state in states.items()
+        }
 
 
 def predict(net: Net, state: State, x: Tensor, mode: Mode = RUNNING, batch_size: int | None = None) -> Tensor:

@@ -33,12 +33,13 @@ def test_own_global_pooled_batch_of_a_shared_model():
     clients = toy_federation()
     result = run(m.fedavg(), clients)
     views = result.history[-1]["views"]
-    assert result.view == "global" and set(views) == {"own", "global", "pooled", "batch"}
+    assert result.view == "global" and set(views) == {"own", "own/pooled", "global", "pooled", "batch"}
     assert views["own"] == views["global"]
     for name, scores in views["global"].items():
         assert scores["accuracy"] == accuracy(result.global_state, *clients[name].test)
     x, y = (torch.cat([c.test[i] for c in clients.values()]) for i in (0, 1))
     assert views["pooled"]["all"]["accuracy"] == pytest.approx(accuracy(result.global_state, x, y))
+    assert views["own/pooled"] == dict.fromkeys("abc", views["pooled"]["all"])
     net = Net(seeded(ResidualNet))
     for name, scores in views["batch"].items():
         x, y = clients[name].test
