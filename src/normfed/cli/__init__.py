@@ -1,0 +1,32 @@
+"""The command line: thin over the Python functions. stdout carries the result only."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from normfed import __version__
+from normfed.cli import look, measure, play  # noqa: F401 (importing a module registers its commands)
+from normfed.cli.app import app
+from normfed.errors import NormfedError
+from normfed.memory import keep_big_blocks
+
+
+@app.callback(invoke_without_command=True)
+def _main(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    if version:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+def main() -> None:
+    """Runs the command line; a wrong value ends with exit code 2 and its reasons on stderr."""
+    keep_big_blocks()
+    try:
+        app()
+    except NormfedError as error:
+        for line in str(error).splitlines():
+            print(f"normfed: {line}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,3 @@
+from normfed.cli import main
+
+main()

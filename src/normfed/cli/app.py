@@ -1,0 +1,38 @@
+"""What the commands share: the application, options, and how results are printed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from normfed.errors import Refused
+
+app = typer.Typer(
+    name="normfed",
+    help="Federated learning that keeps its normalization straight on non-IID data.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+
+def seeds_of(text: str) -> list[int]:
+    """'0,1,2' -> [0, 1, 2]"""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise Refused(f"seeds '{text}' cannot be read; write for example 0,1,2") from None
+
+
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Columns aligned: the first to the left, numbers to the right."""
+    widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
+    for row in (header, *rows):
+        first, *others = (
+            cell.ljust(w) if not i else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+        )
+        typer.echo("  ".join((first, *others)))

@@ -1,0 +1,67 @@
+"""Commands that look and run nothing: explain, list."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from normfed.cli.app import Json, app
+from normfed.errors import Refused, nearest
+
+
+@app.command()
+def explain(
+    method: Annotated[str, typer.Argument(help="A method expression.")],
+    model: Annotated[str, typer.Option(help="A model by name, or package.module:factory.")] = "digits_cnn",
+    input: Annotated[str | None, typer.Option(help="Shape of one sample, 3,224,224.")] = None,
+    clients: Annotated[
+        int | None, typer.Option(help="Also count a round of this many clients as the papers do.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Who owns each entry of the state, and what crosses the wire, in bytes.
+
+    Example: normfed explain "fedbn+fedprox(mu=0.01)" --model resnet18
+    """
+    from normfed import models
+    from normfed.explain import explain as look
+    from normfed.explain import input_shape, render
+    from normfed.expression import parse
+
+    known = models.find(model)
+    shape = known.shape if input is None else input_shape(input)
+    found = look(parse(method), models.make(model), model, shape)
+    typer.echo(json.dumps(found.to_dict(), indent=1) if as_json else render(found, clients))
+
+
+@app.command("list")
+def list_(
+    what: Annotated[str, typer.Argument(help="methods, models, datasets or recipes.")],
+    as_json: Json = False,
+) -> None:
+    """What can be named.
+
+    Example: normfed list methods
+    """
+    rows = _listing(what)
+    if as_json:
+        typer.echo(json.dumps(rows, indent=1))
+        return
+    width = max(len(row["name"]) for row in rows)
+    for row in rows:
+        typer.echo(f"{row['name'].ljust(width)}  {row['about']}")
+
+
+def _listing(what: str) -> list[dict[str, Any]]:
+    from normfed.methods import METHODS
+    from normfed.models import MODELS
+
+    if what == "methods":
+        return [{"name": name, "about": (make.__doc__ or "").split("\n")[0]} for name, make in sorted(METHODS.items())]
+    if what == "models":
+        return [{"name": n, "about": k.about, "input": list(k.shape), "classes": k.classes} for n, k in MODELS.items()]
+    if what in ("datasets", "recipes"):
+        raise Refused(f"list {what}: not yet")
+    raise Refused(f"nothing called '{what}' to list; {nearest(what, ['methods', 'models', 'datasets', 'recipes'])}")
