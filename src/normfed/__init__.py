@@ -2,7 +2,7 @@
 
 from normfed import methods
 from normfed._version import __version__
-from normfed.data.federation import ClientData
+from normfed.data.store import ClientData
 from normfed.errors import Aborted, NormfedError, Refused
 from normfed.experiment import Result, Run, simulate
 from normfed.method import Method, Report, Segment, Slot, factory, switch

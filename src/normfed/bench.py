@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from normfed.data.federation import ClientData
+from normfed.data.store import ClientData
 from normfed.errors import Refused, nearest
 from normfed.experiment import Run
 from normfed.expression import parse

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normfed.data.federation import ROLES, ClientData
+from normfed.data.store import ROLES, ClientData
 from normfed.errors import Refused, nearest
 from normfed.plan import Plan
 from normfed.schedule import one_epoch

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from normfed.data.federation import ClientData, Federation
+from normfed.data.store import ClientData, Store
 from normfed.engines.base import Engine
 from normfed.optim import sgd
 from normfed.plan import Plan
@@ -30,7 +30,7 @@ def dry_run(
     two = [i % len(x) for i in range(2)]
     data = ClientData(train=(x[two], y[two]))
     names = [f"client {i}" for i in range(clients)]
-    federation = Federation(dict.fromkeys(names, data), x.device)
+    federation = Store(dict.fromkeys(names, data), x.device)
     rules = Rules(
         seed=0, rounds=4, batch_size=2, epochs=1, steps=None, drop_last=False, shuffle=False, participation=1.0,
         weighting="equal", lr=lambda round: 1e-3, optimizer=sgd(0.0, 0.0), clip_norm=None, loss=loss,

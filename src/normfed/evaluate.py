@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from normfed.data.federation import Federation
+from normfed.data.store import Store
 from normfed.metrics import METRICS
 from normfed.net import Net
 from normfed.norm import BATCH, MEASURE, RUNNING, Mode, Pass
@@ -56,7 +56,7 @@ class Evaluation:
     plan: Plan
     state: RunState
     model: State  # the global model, or what an exchange before the evaluation made of it
-    federation: Federation
+    federation: Store
     sizes: Mapping[str, int]
     rules: Rules
     metrics: tuple[str, ...]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from normfed import checkpoint, checks, dispatch
 from normfed._version import __version__
-from normfed.data.federation import ClientData, Federation, Pooled
+from normfed.data.store import ClientData, Pooled, Store
 from normfed.errors import Problems, Refused
 from normfed.evaluate import Evaluation
 from normfed.keys import fold
@@ -122,8 +122,8 @@ class Run:
         problems.say()
         self.plan.net.to(device)
         self.sizes = sizes
-        self.federation = Federation(clients, device)
-        self.audience = self.federation if not self.plan.pool else Federation(self.clients, device)
+        self.federation = Store(clients, device)
+        self.audience = self.federation if not self.plan.pool else Store(self.clients, device)
         self.engine, self.engine_reason = dispatch.choose(
             given.engine, self.plan, x.to(device), y.to(device), self.loss, len(sizes), given.batch_size, given.stack
         )

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from normfed.client import Outcome, Program, Reply, Seat
-from normfed.data.federation import Federation
+from normfed.data.store import Store
 from normfed.engines.base import Bundle, Engine, Place, Task, alone, row, run
 from normfed.errors import Aborted
 from normfed.keys import fold, subset
@@ -150,7 +150,7 @@ def round_half_up(value: float) -> int:
 
 
 def play(
-    plan: Plan, state: RunState, engine: Engine, federation: Federation, sizes: Mapping[str, int], rules: Rules
+    plan: Plan, state: RunState, engine: Engine, federation: Store, sizes: Mapping[str, int], rules: Rules
 ) -> tuple[RunState, RoundFacts]:
     """Plays one round and returns the state after it. `state` is not touched."""
     latched = {
@@ -168,7 +168,7 @@ def play(
 
 
 def refresh(
-    plan: Plan, state: RunState, engine: Engine, federation: Federation, sizes: Mapping[str, int], rules: Rules
+    plan: Plan, state: RunState, engine: Engine, federation: Store, sizes: Mapping[str, int], rules: Rules
 ) -> tuple[State, Traffic]:
     """The model to evaluate with, where a method has an exchange of its own for that. Nothing of it is kept."""
     phase = plan.refreshes.get(frozenset(name for name, thrown in state.latched.items() if thrown))
@@ -179,7 +179,7 @@ def refresh(
 
 
 def exchange(
-    plan: Plan, phase: Phase, state: RunState, engine: Engine, federation: Federation, sizes: Mapping[str, int],
+    plan: Plan, phase: Phase, state: RunState, engine: Engine, federation: Store, sizes: Mapping[str, int],
     rules: Rules, cohort: Sequence[str],
 ) -> tuple[RunState, dict[str, float], dict[str, int], Traffic]:  # fmt: skip
     """Broadcast, local segments, uploads, reduction, server pieces, commit: the state after it, the clients' losses,
@@ -217,7 +217,7 @@ def exchange(
 
 
 def evaluated(
-    plan: Plan, state: RunState, client: str, model: State, size: int, federation: Federation, rules: Rules
+    plan: Plan, state: RunState, client: str, model: State, size: int, federation: Store, rules: Rules
 ) -> State:
     """What a client evaluates with, given the global model: what it would start the next round from."""
     phase = plan.phase(state.latched)
@@ -231,7 +231,7 @@ def evaluated(
     return {**own, **program.start(seat)}
 
 
-def _set_up(plan: Plan, state: RunState, federation: Federation, rules: Rules) -> tuple[RunState, Traffic]:
+def _set_up(plan: Plan, state: RunState, federation: Store, rules: Rules) -> tuple[RunState, Traffic]:
     """What every client is asked for once, before round 0."""
     wanted = [(owner, gather) for owner, gather in plan.gathers if gather.when is When.SETUP]
     if not wanted:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normfed.data.federation import ClientData
+from normfed.data.store import ClientData
 from normfed.experiment import Result, Run, simulate
 from normfed.keys import fold, integers, normal
 from normfed.method import Expression

@@ -8,7 +8,7 @@ from torch import nn
 
 import normfed as nf
 import normfed.methods as m
-from normfed.data.federation import ClientData
+from normfed.data.store import ClientData
 from normfed.method import Method
 from normfed.testing import TOLERANCE, ResidualNet, difference, seeded, toy_federation, toy_mlp
 

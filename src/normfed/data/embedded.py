@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from normfed.data.federation import ClientData
+from normfed.data.store import ClientData
 from normfed.keys import fold, normal, permutation, uniform
 
 SIDE = 16  # pixels of a drawn digit

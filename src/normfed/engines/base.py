@@ -15,7 +15,7 @@ from torch import Tensor
 
 from normfed.client import Alone, Carry, Outcome, Program
 from normfed.cohort import Cohort, lockstep
-from normfed.data.federation import Federation
+from normfed.data.store import Store
 from normfed.method import Segment, Steps, Value, When
 from normfed.schedule import Course
 from normfed.state import State
@@ -43,7 +43,7 @@ class Task:
     anchor: State
     sent: Mapping[str, Mapping[str, Value]]
     places: Sequence[Place]
-    federation: Federation
+    federation: Store
     message_bytes: list[int] = field(default_factory=list)  # of each collective, per client; written by the engine
 
 
@@ -124,9 +124,7 @@ def _together(groups: list[Group], segment: Segment, task: Task) -> None:
         task.message_bytes.extend(messages)
 
 
-def alone(
-    program: Program, federation: Federation, client: str, state: State, when: When, round: int
-) -> dict[str, State]:
+def alone(program: Program, federation: Store, client: str, state: State, when: When, round: int) -> dict[str, State]:
     """What a client sends for the server to see by itself, made outside of any stack."""
     gathers = [(owner, g) for owner, g in program.plan.gathers if g.when is when]
     if when is When.ROUND:

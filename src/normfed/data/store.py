@@ -43,7 +43,7 @@ class ClientData:
 ROLES = ("train", "evaluate", "unseen")
 
 
-class Federation:
+class Store:
     """Clients by name, their tensors on the run's device. A plain dict is kept there whole; any other mapping is taken
     to be lazy: a client is loaded when its turn comes and not held."""
 
