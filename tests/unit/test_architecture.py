@@ -23,7 +23,7 @@ LAYERS = [
     ["checkpoint", "dry", "evaluate"],
     ["checks"],
     ["settings", "dispatch", "explain"],
-    ["experiment"],
+    ["experiment", "recipe"],
     ["testing", "compare"],
     ["demo", "bench"],
     ["cli"],
