@@ -96,7 +96,7 @@ def survey(clients: Any) -> Survey:
 
 
 def first_samples(clients: Any) -> tuple[Tensor, Tensor]:
-    """Two samples and labels of the first client that has any: what the model is tried on."""
+    """Two samples and labels of the first client that has any: what the model is tried on, in main memory."""
     for client in clients.values() if isinstance(clients, Mapping) else ():
         if getattr(client, "role", "train") != "train":
             continue
@@ -105,7 +105,7 @@ def first_samples(clients: Any) -> tuple[Tensor, Tensor]:
         except (AttributeError, TypeError, ValueError):
             continue
         if pair is not None and pair[0].dim() and len(pair[0]) and not _bad_split(*pair):
-            return pair[0][:2], pair[1][:2]
+            return pair[0][:2].cpu(), pair[1][:2].cpu()
     raise Refused(NO_CLIENTS)
 
 

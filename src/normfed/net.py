@@ -155,7 +155,7 @@ def materialise(model: nn.Module, x: Tensor, seed: int) -> nn.Module:
     memo: dict[int, Any] = {}
     for b in shapeless:
         memo[id(b)] = UninitializedBuffer(device=b.device, dtype=b.dtype)  # type: ignore[call-arg]
-    model = copy.deepcopy(model, memo)
+    model = copy.deepcopy(model, memo).to(x.device)
     lazy = [m for m in model.modules() if isinstance(m, nn.modules.lazy.LazyModuleMixin)]
     if any(m.has_uninitialized_params() for m in lazy):
         with torch.random.fork_rng(devices=[]), torch.no_grad():
