@@ -5,7 +5,7 @@ BIN := .venv/bin
 # Small tensors: one thread per process, and a process per core.
 WORKERS ?= 2
 
-.PHONY: demo test test-full test-federation bench results lint clean
+.PHONY: demo test test-full test-federation bench results cards lint clean
 
 demo: .venv/ready
 	$(BIN)/normfed demo
@@ -24,7 +24,13 @@ lint: .venv/ready
 bench: .venv/ready
 	$(BIN)/normfed bench
 
-test-federation results:
+results: .venv/ready
+	$(BIN)/python -m normfed.tables
+
+cards: .venv/ready
+	$(BIN)/python -m normfed.tables cards
+
+test-federation:
 	@echo "make $@: not yet" && false
 
 .venv/ready: pyproject.toml

@@ -26,6 +26,8 @@ LAYERS = [
     ["experiment", "recipe"],
     ["testing", "compare"],
     ["demo", "bench"],
+    ["evidence"],
+    ["tables"],
     ["cli"],
 ]
 RANK = {name: i for i, layer in enumerate(LAYERS) for name in layer}
