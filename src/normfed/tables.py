@@ -1,7 +1,7 @@
 """Tables and figures of the docs, made from results/ and from the code: `python -m normfed.tables [--check] [NAME …]`.
 
-A table is a function from the folder of results to files: path (beside results/) -> text. A new one is a function where it
-belongs and one line here.
+A table is a function from the folder of results to files: path (beside results/) -> text. A new one is a function
+where it belongs and one line here.
 """
 
 from __future__ import annotations
