@@ -5,7 +5,7 @@ BIN := .venv/bin
 # Small tensors: one thread per process, and a process per core.
 WORKERS ?= 2
 
-.PHONY: demo test test-full test-federation bench results cards lint clean
+.PHONY: demo test test-full test-federation bench results cards docs lint clean
 
 demo: .venv/ready
 	$(BIN)/normfed demo
@@ -20,6 +20,9 @@ lint: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: .venv/ready
+	$(BIN)/python -m mkdocs build --strict
 
 bench: .venv/ready
 	$(BIN)/normfed bench

@@ -1,0 +1,1 @@
+"""Federations: where they come from and how they are held."""
