@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from normfed.data.source import Block, Source
 from normfed.data.store import ClientData
 from normfed.keys import fold, normal, permutation, uniform
 
@@ -90,3 +91,13 @@ def embedded(train: int = 100, seed: int = 0) -> dict[str, ClientData]:
         test = slice(share - 200, share)
         clients[name] = ClientData(train=(pictures[:train], y[mine][:train]), test=(pictures[test], y[mine][test]))
     return clients
+
+
+def source(train: int = 100) -> Source:
+    """The same federation as a source: a block for each site's training and test images."""
+    blocks = [
+        Block(name, split, y.numpy(), tuple(x.shape[1:]), x.numpy().dtype, lambda x=x: x.numpy())  # type: ignore[misc]
+        for name, client in embedded(train).items()
+        for split, (x, y) in (("train", client.train), ("test", client.test))
+    ]
+    return Source("embedded", tuple(map(str, range(10))), tuple(blocks), "Real digits seen through five instruments")
