@@ -30,7 +30,13 @@ def clip_unitwise(grad: torch.Tensor, weight: torch.Tensor, threshold: float) ->
 
 @factory
 def agc(threshold: float = 1.28, classifier: bool = False) -> Expression:
-    """Clips each unit's gradient relative to its weight's norm."""
+    """Clips each unit's gradient relative to its weight's norm.
+
+    Use it when a network has no norm layers to keep gradients in proportion (`nonorm`, `fedwon`) and batches or
+    learning rates are large.
+    It cannot do without a threshold found by trial, and adds little where BatchNorm already scales gradients.
+    Identities: agc(threshold=1e9) = fedavg
+    """
     require(threshold > 0, f"agc: threshold={threshold} must be above 0")
 
     def clip(grads, step):

@@ -80,6 +80,10 @@ stds = Select("running_std", lambda e: issubclass(e.kind, BatchRenorm) and e.att
 
 @factory
 def batchrenorm() -> Expression:
-    """Replaces every BatchNorm by batch renormalization, whose training and evaluation agree."""
+    """Replaces every BatchNorm by batch renormalization, whose training and evaluation agree.
+
+    Use it when batches are small or one-sided, and training should see what evaluation sees.
+    It cannot act in short runs: its clips are shut, and it trains as BatchNorm does, for the first 5,000 batches.
+    """
     change = (lambda model, x: replace_norms(model, BatchRenorm),)
     return Method("batchrenorm", transform=change, reduce=((stds, RootMeanSquare()),))

@@ -9,5 +9,10 @@ from normfed.method import Expression, Method, factory
 
 @factory
 def centralized() -> Expression:
-    """Trains one model on all clients' data together."""
+    """Trains one model on all clients' data together.
+
+    Use it when a study needs the bound that pooling all data would reach.
+    It cannot be had in a federation: the data lie in one place.
+    Identities: centralized+fedprox(mu=0.0) = centralized
+    """
     return Method("centralized", pool=True)

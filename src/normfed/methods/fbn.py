@@ -32,7 +32,11 @@ class Global:
 
 @factory
 def fbn(smoothing: float = 0.1) -> Expression:
-    """Normalises with global statistics that follow the federation's, between-client variance included."""
+    """Normalises with global statistics that follow the federation's, between-client variance included.
+
+    Use it when training must see exactly what evaluation sees, and the means of the clients lie far apart.
+    It cannot let gradients flow through statistics, and starts from (0, 1): deep fresh networks train slowly at first.
+    """
     require(0 < smoothing <= 1, f"fbn: smoothing={smoothing} must be above 0 and at most 1")
 
     def move(end, new):

@@ -11,5 +11,11 @@ from normfed.method import Expression, Method, factory
 
 @factory
 def fedavg() -> Expression:
-    """Averages every entry of the clients' states; the unit of composition."""
+    """Averages every entry of the clients' states; the unit of composition.
+
+    Use it when clients' data look alike, and as the line every other method is measured against.
+    It cannot serve sites whose inputs differ (averaged statistics fit none of them), and under few classes per client
+    its statistics and gradients are those of no common distribution.
+    Identities: fedavg+fedavg = fedavg
+    """
     return Method("fedavg")

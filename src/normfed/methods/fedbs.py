@@ -16,7 +16,13 @@ from normfed.methods.fedprox import fedprox
 
 @factory
 def fedbs(mu: float = 0.01, eps: float = 0.1, patience: int = 5) -> Expression:
-    """Weighs clients by their loss until the losses agree, then turns to FedProx with equal weights."""
+    """Weighs clients by their loss until the losses agree, then turns to FedProx with equal weights.
+
+    Use it when some clients are harder than others and their losses, not their sizes, should count.
+    It cannot tell a hard client from a noisy one, reveals each client's loss to the server, and does not treat
+    BatchNorm otherwise than FedAvg.
+    Identities: fedbs(eps=0.0) = fedbs(eps=0.0, patience=9)
+    """
     require(eps >= 0 and patience >= 1, f"fedbs: eps={eps} must not be negative, patience={patience} at least 1")
 
     def count(end):

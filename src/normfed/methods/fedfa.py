@@ -78,5 +78,9 @@ def _augment(model, x):
 
 @factory
 def fedfa() -> Expression:
-    """Augments features with noise as wide as channel statistics vary, within a batch and between clients."""
+    """Augments features with noise as wide as channel statistics vary, within a batch and between clients.
+
+    Use it when sites look different and the model should serve all of them, or one not yet seen.
+    It cannot act on networks without convolutional stages, and makes training noisier: short runs gain little.
+    """
     return Method("fedfa", transform=(_augment,), reduce=((augmented, SpreadOverClients("spread_of_")),))

@@ -47,7 +47,13 @@ def cluster(vectors, labels):
 
 @factory
 def fedplvm(weight: float = 1.0, alpha: float = 0.25, tau: float = 0.07) -> Expression:
-    """Draws features towards the federation's clustered prototypes of their class."""
+    """Draws features towards the federation's clustered prototypes of their class.
+
+    Use it when classes look different from domain to domain and the model has a feature space worth ordering.
+    It cannot hide single clients from the server (clusters of their features are seen one by one), and prototypes cost
+    traffic with classes and domains.
+    Identities: fedplvm(weight=0.0) = fedavg
+    """
     require(weight >= 0 and alpha > 0 and tau > 0, "fedplvm: weight must not be negative, alpha and tau be above 0")
 
     def combine(values, before):

@@ -10,6 +10,11 @@ from normfed.state import squared_distance
 
 @factory
 def fedprox(mu: float = 0.01) -> Expression:
-    """Adds mu/2 ||w - w_global||^2 over all trainable entries to the local loss."""
+    """Adds mu/2 ||w - w_global||^2 over all trainable entries to the local loss.
+
+    Use it when clients take many local steps and drift apart.
+    It cannot mend normalization: statistics are averaged as in FedAvg.
+    Identities: fedprox(mu=0.0) = fedavg
+    """
     require(mu >= 0, f"fedprox: mu={mu} must not be negative")
     return Method("fedprox", loss=(lambda step: mu / 2 * squared_distance(step.params, step.anchor),))

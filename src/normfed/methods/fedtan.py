@@ -24,13 +24,24 @@ def _lockstep(name, mode):
 
 @factory
 def fedtan() -> Expression:
-    """First local step with statistics, and gradients through them, averaged over all clients, layer by layer."""
+    """First local step with statistics, and gradients through them, averaged over all clients, layer by layer.
+
+    Use it when clients hold few classes each and all are online at once (cross-silo, fast links).
+    It cannot tolerate a client that drops out within a round, nor give each site statistics of its own; steps after the
+    first are ordinary, so with many local steps the clients drift as in FedAvg.
+    """
     return _lockstep("fedtan", COHORT)
 
 
 @factory
 def fedtan_ii(m: int | None = None) -> Expression:
-    """FedTAN for `m` rounds (half of them where none is given), then FedAvg with the statistics frozen."""
+    """FedTAN for `m` rounds (half of them where none is given), then FedAvg with the statistics frozen.
+
+    Use it when FedTAN is wanted and its messages are too many for the whole run.
+    It cannot switch well too early: statistics frozen before they are good stay bad, and the second half wants a
+    smaller learning rate.
+    Identities: fedtan_ii(m=99) = fedtan; fedtan_ii(m=0) = fixbn(t=0)
+    """
     require(m is None or m >= 0, f"fedtan_ii: m={m} must not be negative")
     frozen = Method("fedtan_ii", needs=(SHARES_STATISTICS,), plan=FROZEN_STATISTICS)
     return switch("fedtan_ii", from_round(m), _lockstep("fedtan_ii", COHORT), frozen)
@@ -38,5 +49,9 @@ def fedtan_ii(m: int | None = None) -> Expression:
 
 @factory
 def feddna() -> Expression:
-    """FedAvg + Algorithm 2: global statistics in the first step's forward, own gradients in its backward."""
+    """FedAvg + Algorithm 2: global statistics in the first step's forward, own gradients in its backward.
+
+    Use it when clients hold few classes each and a message less per norm layer matters.
+    It cannot equal centralised training: values are the federation's, gradients the client's own.
+    """
     return _lockstep("feddna", CohortMode(average_gradients=False))

@@ -74,7 +74,13 @@ def _standardised(model, x, unbiased, gain):
 
 @factory
 def fedwon(agc: float | None = None, unbiased: bool = True, gain: bool = True) -> Expression:
-    """Norm layers out, weight-standardised convolutions in; `agc` adds adaptive gradient clipping at that threshold."""
+    """Norm layers out, weight-standardised convolutions in; `agc` adds adaptive gradient clipping at that threshold.
+
+    Use it when batches are tiny, down to a single sample, or statistics should not exist at all: nothing to keep,
+    average or leak.
+    It cannot keep a pretrained network's function exactly, wants a larger learning rate than BatchNorm, and does
+    nothing for linear layers.
+    """
     require(agc is None or agc > 0, f"fedwon: agc={agc} must be above 0")
     without_norms = Method("fedwon", transform=(lambda model, x: _standardised(model, x, unbiased, gain),))
     return without_norms if agc is None else without_norms | clipping(agc)

@@ -13,7 +13,12 @@ from normfed.needs import SHARES_STATISTICS
 
 @factory
 def fixbn(t: int | None = None) -> Expression:
-    """Freezes the global statistics from round `t` on, counted from 0; half of the rounds where none is given."""
+    """Freezes the global statistics from round `t` on, counted from 0; half of the rounds where none is given.
+
+    Use it when clients' batches differ but global statistics are good halfway through training.
+    It cannot help before the switch, and frozen statistics do not follow what the weights still do.
+    Identities: fixbn(t=99) = fedavg; fixbn(t=0) = fedtan_ii(m=0)
+    """
     require(t is None or t >= 0, f"fixbn: t={t} must not be negative")
     moving = Method("fixbn", needs=(SHARES_STATISTICS,))
     frozen = Method("fixbn", needs=(SHARES_STATISTICS,), plan=FROZEN_STATISTICS)

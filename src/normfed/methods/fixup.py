@@ -66,5 +66,9 @@ def _fixup(model, x):
 
 @factory
 def fixup() -> Expression:
-    """Deletes norm layers and starts residual branches so that training is stable without them."""
+    """Deletes norm layers and starts residual branches so that training is stable without them.
+
+    Use it when a residual network should do without normalization.
+    It cannot start from pretrained weights, nor act on a network without residual branches.
+    """
     return Method("fixup", transform=(_fixup,))

@@ -57,13 +57,22 @@ def _from_second_round(name, mode, transform=()):
 
 @factory
 def globalstats() -> Expression:
-    """Normalises with the broadcast statistics, in training too."""
+    """Normalises with the broadcast statistics, in training too.
+
+    Use it when GReg is to be compared with its simplest alternative.
+    It cannot train well where weights move faster than the broadcast statistics follow.
+    """
     return _from_second_round("globalstats", Mix(1.0))
 
 
 @factory
 def mixstats(weight: float = 0.5, learn: bool = False) -> Expression:
-    """Normalises with a mixture of batch and broadcast statistics, its weight given or learnt."""
+    """Normalises with a mixture of batch and broadcast statistics, its weight given or learnt.
+
+    Use it when GReg is to be compared with statistics mixed by hand (`weight`) or by training (`learn`).
+    It cannot close the gap between training and evaluation, only narrow it: a share of the batch's statistics stays.
+    Identities: mixstats(weight=1.0) = globalstats
+    """
     require(0 <= weight <= 1, f"mixstats: weight={weight} must be between 0 and 1")
 
     def with_weights(model, x):
@@ -74,5 +83,9 @@ def mixstats(weight: float = 0.5, learn: bool = False) -> Expression:
 
 @factory
 def ensemblestats() -> Expression:
-    """Averages the activations normalised with batch and with broadcast statistics."""
+    """Averages the activations normalised with batch and with broadcast statistics.
+
+    Use it when GReg is to be compared with averaging activations instead of predictions.
+    It cannot close the gap between training and evaluation: half of every activation is the batch's.
+    """
     return _from_second_round("ensemblestats", Ensemble())

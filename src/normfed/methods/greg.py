@@ -29,7 +29,14 @@ def symmetric_kl(a, b):
 
 @factory
 def greg(alpha: float = 1.0, rho: float = 0.1, detach: bool = False) -> Expression:
-    """Ties predictions under batch statistics to predictions under the broadcast global statistics."""
+    """Ties predictions under batch statistics to predictions under the broadcast global statistics.
+
+    Use it when one global model must serve sites that look different, and what it does under batch statistics is better
+    than what it does under global ones.
+    It cannot give sites statistics of their own (it needs them shared), and pays a second forward and backward pass per
+    step.
+    Identities: greg(alpha=0.0, rho=1.0) = fedavg
+    """
     require(alpha >= 0, f"greg: alpha={alpha} must not be negative")
     require(0 < rho <= 1, f"greg: rho={rho} must be above 0 and at most 1")
 

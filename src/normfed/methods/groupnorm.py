@@ -11,6 +11,11 @@ from normfed.surgery import as_groupnorm, replace_norms
 
 @factory
 def groupnorm(groups: int = 32) -> Expression:
-    """Replaces every BatchNorm by a GroupNorm, which knows no batch and no statistics."""
+    """Replaces every BatchNorm by a GroupNorm, which knows no batch and no statistics.
+
+    Use it when batches are small or label skew spoils batch statistics; it is the usual way out, at no cost in traffic.
+    It cannot keep a pretrained BatchNorm network's function, and the number of groups is one more thing to choose.
+    Identities: groupnorm(groups=1) = layernorm
+    """
     require(groups >= 1, f"groupnorm: groups={groups} must be 1 or more")
     return Method("groupnorm", transform=(lambda model, x: replace_norms(model, lambda bn: as_groupnorm(bn, groups)),))

@@ -63,7 +63,11 @@ def _own_factors(context):
 
 @factory
 def hbn(smoothing: float = 0.002) -> Expression:
-    """Normalises with a learnt mixture of global and batch statistics, measured in a pass of their own."""
+    """Normalises with a learnt mixture of global and batch statistics, measured in a pass of their own.
+
+    Use it when batches are small and clients differ, and a pass over the data before training is affordable.
+    It cannot evaluate without one more exchange with all clients, and each client keeps factors of its own.
+    """
     require(0 < smoothing <= 1, f"hbn: smoothing={smoothing} must be above 0 and at most 1")
     own = Slot(
         "own", Holder.CLIENT,

@@ -10,5 +10,10 @@ from normfed.surgery import as_groupnorm, replace_norms
 
 @factory
 def layernorm() -> Expression:
-    """Replaces every BatchNorm by normalization over all channels of a sample."""
+    """Replaces every BatchNorm by normalization over all channels of a sample.
+
+    Use it when batches are small and groups are not to be chosen.
+    It cannot keep apart channels whose scales carry meaning, nor a pretrained network's function.
+    Identities: layernorm = groupnorm(groups=1)
+    """
     return Method("layernorm", transform=(lambda model, x: replace_norms(model, lambda layer: as_groupnorm(layer, 1)),))

@@ -11,5 +11,9 @@ from normfed.surgery import replace_norms
 
 @factory
 def nonorm() -> Expression:
-    """Deletes every BatchNorm layer."""
+    """Deletes every BatchNorm layer.
+
+    Use it when a study asks what normalization brings at all.
+    It cannot train deep networks at the learning rates that normalization allows.
+    """
     return Method("nonorm", transform=(lambda model, x: replace_norms(model, lambda layer: nn.Identity()),))

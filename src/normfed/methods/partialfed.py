@@ -20,7 +20,12 @@ from normfed.state import Scope, Select, describe, pick, select
 
 @factory
 def partialfed(keep: str | Select = "norm") -> Expression:
-    """Averages everything; each client goes on from its own `keep` entries and the new global rest."""
+    """Averages everything; each client goes on from its own `keep` entries and the new global rest.
+
+    Use it when some layers should stay the client's own in use, and yet learn from all in the average.
+    It cannot keep anything from the server: all layers are uploaded, those that are not loaded too.
+    Identities: partialfed(keep="norm & ~everything") = fedavg
+    """
     kept = select(keep)
 
     def names(context):
@@ -61,7 +66,11 @@ def _with_gates(model, x):
 
 @factory
 def partialfed_adaptive() -> Expression:
-    """PartialFed with a learnt choice, per client and layer, of what to load."""
+    """PartialFed with a learnt choice, per client and layer, of what to load.
+
+    Use it when it is not known which layers should stay the clients' own.
+    It cannot choose in a few rounds: gates are learnt with the weights, and each client keeps a whole model.
+    """
 
     def chosen(context, own):
         """The global entries of layers whose gate is open, the client's own of all others."""

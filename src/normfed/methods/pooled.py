@@ -13,5 +13,10 @@ from normfed.state import norm, stats
 
 @factory
 def pooled() -> Expression:
-    """Pools running means and variances as if the clients' samples had been seen together."""
+    """Pools running means and variances as if the clients' samples had been seen together.
+
+    Use it when clients' means lie apart and the averaged variance should say so; add it to any method that shares
+    statistics.
+    It cannot mend what a mean and a variance cannot say: two sites far apart get one wide bell between them.
+    """
     return Method("pooled", needs=(SHARES_STATISTICS,), reduce=((norm & stats, pooled_moments),))

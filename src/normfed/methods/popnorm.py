@@ -35,5 +35,9 @@ class PopulationNorm(NormLayer):
 
 @factory
 def popnorm() -> Expression:
-    """Replaces batch statistics by trained parameters."""
+    """Replaces batch statistics by trained parameters.
+
+    Use it when batches may be of one sample and statistics should be learnt like weights.
+    It cannot adapt to a site: its moments are the federation's, and they are only as good as training makes them.
+    """
     return Method("popnorm", transform=(lambda model, x: replace_norms(model, PopulationNorm),))

@@ -15,7 +15,11 @@ from normfed.state import add, pick, scale, sub
 
 @factory
 def scaffold() -> Expression:
-    """Corrects each local gradient by how far the client's usually is from the federation's."""
+    """Corrects each local gradient by how far the client's usually is from the federation's.
+
+    Use it when clients' gradients point different ways and the same clients come back.
+    It cannot mend normalization, doubles the traffic, and its memory of a client that comes rarely is out of date.
+    """
 
     def drift(end):  # c_k+ - c_k
         moved = sub(pick(end.start, end.slots["c"]), end.final)

@@ -14,7 +14,12 @@ def _change(end, names):
 
 @factory
 def fedavgm(momentum: float = 0.9, lr: float = 1.0) -> Expression:
-    """Momentum on the server: v <- momentum v + change; w <- w + lr v."""
+    """Momentum on the server: v <- momentum v + change; w <- w + lr v.
+
+    Use it when few clients take part in a round and the average jumps about.
+    It cannot act on statistics, which are averaged as they are.
+    Identities: fedavgm(momentum=0.0) = fedavg
+    """
     require(0 <= momentum < 1, f"fedavgm: momentum={momentum} must be at least 0 and below 1")
 
     def push(end):
@@ -53,11 +58,19 @@ def _adaptive(name, second_moment, lr, beta1, beta2, tau):
 
 @factory
 def fedadam(lr: float = 0.1, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3) -> Expression:
-    """Adam on the server: v <- beta2 v + (1 - beta2) change^2."""
+    """Adam on the server: v <- beta2 v + (1 - beta2) change^2.
+
+    Use it when entries of the average need steps of different size.
+    It cannot keep FedAvg's learning rate: lr and tau have to be found anew, and statistics are averaged as they are.
+    """
     return _adaptive("fedadam", lambda v, d2: beta2 * v + (1 - beta2) * d2, lr, beta1, beta2, tau)
 
 
 @factory
 def fedyogi(lr: float = 0.1, beta1: float = 0.9, beta2: float = 0.99, tau: float = 1e-3) -> Expression:
-    """Yogi on the server: v <- v - (1 - beta2) change^2 sign(v - change^2)."""
+    """Yogi on the server: v <- v - (1 - beta2) change^2 sign(v - change^2).
+
+    Use it when FedAdam's second moment moves too fast for sparse changes.
+    It cannot keep FedAvg's learning rate: lr and tau have to be found anew, and statistics are averaged as they are.
+    """
     return _adaptive("fedyogi", lambda v, d2: v - (1 - beta2) * d2 * (v - d2).sign(), lr, beta1, beta2, tau)

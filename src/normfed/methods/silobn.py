@@ -10,5 +10,11 @@ from normfed.state import Scope, counters, norm, stats
 
 @factory
 def silobn() -> Expression:
-    """Keeps the running statistics at home and averages the rest."""
+    """Keeps the running statistics at home and averages the rest.
+
+    Use it when sites look different but gains and offsets can be common: a client new to the federation needs
+    statistics alone.
+    It cannot serve classes that a client has never seen, and clients must come back.
+    Identities: silobn+fedbn = fedbn
+    """
     return Method("silobn", needs=(HAS_STATISTICS,), scope=((norm & (stats | counters), Scope.LOCAL),))

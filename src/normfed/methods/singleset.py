@@ -9,5 +9,10 @@ from normfed.state import Scope, everything
 
 @factory
 def singleset() -> Expression:
-    """Every client trains its own model; nothing crosses the wire."""
+    """Every client trains its own model; nothing crosses the wire.
+
+    Use it when a study asks what federation brings at all.
+    It cannot learn from others.
+    Identities: singleset+silobn = singleset
+    """
     return Method("singleset", scope=((everything, Scope.LOCAL),))
