@@ -28,7 +28,7 @@ from normfed.data.store import Store
 from normfed.metrics import METRICS
 from normfed.net import Net
 from normfed.norm import BATCH, MEASURE, RUNNING, Mode, Pass
-from normfed.plan import Plan
+from normfed.plan import Phase, Plan
 from normfed.reducers import maximum, weighted_mean
 from normfed.server import Rules, RunState, evaluated
 from normfed.state import Role, State, pick
@@ -65,6 +65,10 @@ class Evaluation:
     def net(self) -> Net:
         return self.plan.net
 
+    @property
+    def phase(self) -> Phase:
+        return self.plan.phase(self.state.latched)
+
     def own_state(self, client: str) -> State:
         if client not in self.sizes and not self.plan.pool:  # takes part in evaluations only
             return self.averaged()
@@ -73,7 +77,7 @@ class Evaluation:
 
     def averaged(self) -> State:
         """The global model; entries that stay home are averaged over the clients that have any."""
-        local = self.plan.phase(self.state.latched).local
+        local = self.phase.local
         clients = {n: c for n, c in self.state.clients.items() if all(name in c.kept for name in local)}
         if not local or not clients:
             return self.model
@@ -86,7 +90,7 @@ class Evaluation:
         return model
 
     def _inputs(self, client: str, x: Tensor) -> Tensor:
-        phase = self.plan.phase(self.state.latched)
+        phase = self.phase
         x = self.net.cast(x)
         if phase.view is None or phase.view[1].inputs is None:
             return x
@@ -104,6 +108,15 @@ class Evaluation:
         """Samples as the model is to see them, and labels."""
         pair = self.federation.split(client, which)
         return None if pair is None else (self._inputs(client, pair[0]), pair[1])
+
+    def sample(self, client: str, which: str, count: int) -> tuple[Tensor, Tensor] | None:
+        """Up to `count` samples of a split, evenly spaced: data often lie sorted."""
+        pair = self.federation.split(client, which)
+        if pair is None or not len(pair[0]):
+            return None
+        n = min(count, len(pair[0]))
+        chosen = (torch.arange(n) * len(pair[0]) // n).to(pair[0].device)
+        return self._inputs(client, pair[0][chosen]), pair[1][chosen]
 
     def _score(self, logits: Tensor, y: Tensor) -> dict[str, float]:
         return {**{name: METRICS[name](logits, y) for name in self.metrics}, "loss": float(self.rules.loss(logits, y))}
@@ -179,12 +192,17 @@ def measured(net: Net, state: State, x: Tensor, batch_size: int) -> dict[str, Te
 def divergence(a: State, b: State) -> float:
     """Between two sets of statistics: symmetric KL of the channels' Gaussians, averaged over channels of all layers."""
     terms = []
-    for name in (n for n in a if n.endswith("running_mean")):
-        var = name.removesuffix("running_mean") + "running_var"
-        gap = (a[name] - b[name]).square()
-        va, vb = a[var] + 1e-5, b[var] + 1e-5
-        terms.append(0.25 * ((va + gap) / vb + (vb + gap) / va - 2))
+    for mean in (n for n in a if n.endswith("running_mean")):
+        var = mean.removesuffix("running_mean") + "running_var"
+        terms.append(symmetric_kl(a[mean], a[var], b[mean], b[var]))
     return float(torch.cat(terms).mean())
+
+
+def symmetric_kl(mean: Tensor, var: Tensor, other_mean: Tensor, other_var: Tensor) -> Tensor:
+    """[KL(a||b) + KL(b||a)] / 2 of Gaussians, channel by channel."""
+    gap = (mean - other_mean).square()
+    a, b = var + 1e-5, other_var + 1e-5
+    return 0.25 * ((a + gap) / b + (b + gap) / a - 2)
 
 
 def _unseen(evaluation: Evaluation, which: str) -> Iterator[tuple[str, Scores]]:
@@ -211,7 +229,7 @@ def _unseen(evaluation: Evaluation, which: str) -> Iterator[tuple[str, Scores]]:
         if not references:
             references = {c: measured(net, model, _samples(evaluation, c), size) for c in evaluation.sizes}
         nearest = min(references, key=lambda c: (divergence(own, references[c]), c))
-        local = evaluation.plan.phase(evaluation.state.latched).local
+        local = evaluation.phase.local
         theirs = evaluation.own_state(nearest)
         chosen = pick(theirs, local) if set(names) & set(local) else references[nearest]
         note("nearest", client, evaluation.score({**model, **chosen}, *pair))

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normfed import checkpoint, checks, dispatch
+from normfed import checkpoint, checks, dispatch, pictures
 from normfed._version import __version__
 from normfed.data.store import ClientData, Pooled, Store
 from normfed.errors import Problems, Refused
@@ -176,9 +176,11 @@ class Run:
     def play(self) -> dict[str, Any]:
         """Plays the next round; returns its row of the history."""
         started = time.perf_counter()
-        state, facts = play(self.plan, self.state, self.engine, self.federation, self.sizes, self.rules)
+        number, broadcast = self.state.round, self.state.model
+        trained: dict[str, State] = {}
+        watch = self._watch(trained) if self._pictured(number) else None
+        state, facts = play(self.plan, self.state, self.engine, self.federation, self.sizes, self.rules, watch)
         self.timing["train_s"] += time.perf_counter() - started
-        number = self.state.round
         self.state = state
         losses = facts.train_loss
         if self.plan.pool:  # one model, one loss: each client's
@@ -197,8 +199,29 @@ class Run:
         _count(row, facts.setup, facts.traffic)
         if (number + 1) % self.settings.evaluate_every == 0 or self.done:
             row.update(self._evaluate(row))
+        if watch is not None:
+            row["pictures"] = self._pictures(broadcast, trained)
         self.history.append(row)
         return row
+
+    def _pictured(self, round: int) -> bool:
+        given = self.settings
+        return bool(given.pictures) and pictures.due(round, given.rounds, given.evaluate_every)
+
+    def _watch(self, trained: dict[str, State]) -> Callable[[str, State], None]:
+        wanted = pictures.subjects(self.federation.names)
+
+        def watch(client: str, state: State) -> None:
+            if client in wanted:
+                trained[client] = state
+
+        return watch
+
+    def _pictures(self, broadcast: State, trained: Mapping[str, State]) -> list[pictures.Fact]:
+        started = time.perf_counter()
+        facts = pictures.take(self.settings.pictures, pictures.Scene(self.evaluation(), broadcast, trained))
+        self.timing["pictures_s"] = self.timing.get("pictures_s", 0.0) + time.perf_counter() - started
+        return facts
 
     def evaluation(self) -> Evaluation:
         """What clients evaluate now."""

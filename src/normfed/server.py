@@ -23,6 +23,8 @@ from normfed.plan import Phase, Plan
 from normfed.schedule import course, full_pass
 from normfed.state import State, pick
 
+Watch = Callable[[str, State], None]  # (client, its model at the end of local training)
+
 
 @dataclass(frozen=True)
 class ClientState:
@@ -150,9 +152,11 @@ def round_half_up(value: float) -> int:
 
 
 def play(
-    plan: Plan, state: RunState, engine: Engine, federation: Store, sizes: Mapping[str, int], rules: Rules
-) -> tuple[RunState, RoundFacts]:
-    """Plays one round and returns the state after it. `state` is not touched."""
+    plan: Plan, state: RunState, engine: Engine, federation: Store, sizes: Mapping[str, int], rules: Rules,
+    watch: Watch | None = None,
+) -> tuple[RunState, RoundFacts]:  # fmt: skip
+    """Plays one round and returns the state after it. `state` is not touched. `watch` is shown the model that each
+    client ends its training with."""
     latched = {
         switch.name: state.latched[switch.name]
         or bool(switch.when(ServerView(state.round, rules.rounds, state.slots, switch.name)))
@@ -161,7 +165,7 @@ def play(
     state, before = _set_up(plan, state, federation, rules) if state.round == 0 else (state, Traffic())
     cohort = cohort_of(federation.names, state.round, rules)
     after, losses, skipped, traffic = exchange(
-        plan, plan.phase(latched), state, engine, federation, sizes, rules, cohort
+        plan, plan.phase(latched), state, engine, federation, sizes, rules, cohort, watch
     )
     facts = RoundFacts(losses, skipped, traffic, before, latched)
     return replace(after, round=state.round + 1, latched=latched), facts
@@ -180,7 +184,7 @@ def refresh(
 
 def exchange(
     plan: Plan, phase: Phase, state: RunState, engine: Engine, federation: Store, sizes: Mapping[str, int],
-    rules: Rules, cohort: Sequence[str],
+    rules: Rules, cohort: Sequence[str], watch: Watch | None = None,
 ) -> tuple[RunState, dict[str, float], dict[str, int], Traffic]:  # fmt: skip
     """Broadcast, local segments, uploads, reduction, server pieces, commit: the state after it, the clients' losses,
     the batches they skipped, what crossed the wire."""
@@ -194,7 +198,7 @@ def exchange(
     }
     program = Program(plan, phase, state.round, rules.lr(state.round), rules.optimizer, rules.clip_norm, rules.loss)
     task = Task(program, state.model, sent, places, federation)
-    uploads = _receive(task, phase, run(engine, task))
+    uploads = _receive(task, phase, run(engine, task), watch)
 
     end = RoundEnd(
         state.round, state.model, {**state.model, **uploads.proposal}, state.slots, uploads.reports, uploads.losses,
@@ -289,7 +293,7 @@ class _Uploads:
     n_samples: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
 
 
-def _receive(task: Task, phase: Phase, bundles: Iterable[Bundle]) -> _Uploads:
+def _receive(task: Task, phase: Phase, bundles: Iterable[Bundle], watch: Watch | None = None) -> _Uploads:
     """Reduces the uploads as they come and holds back what stays with the clients until all have come."""
     sums = [reducer.start() for reducer, _ in phase.reducers]
     reports = {f"{owner}/{report.name}": (report.reducer, report.reducer.start()) for owner, report in phase.reports}
@@ -309,8 +313,12 @@ def _receive(task: Task, phase: Phase, bundles: Iterable[Bundle]) -> _Uploads:
         for i, place in enumerate(bundle.places):
             uploads.clients[place.client] = ClientState(row(outcome.kept, i), row(outcome.own, i))
             uploads.order.append(place.client)
+            if not gathered and watch is None:
+                continue
+            final = {**task.anchor, **row(outcome.shared, i), **row(outcome.kept, i)}
+            if watch is not None:
+                watch(place.client, final)
             if gathered:
-                final = {**task.anchor, **row(outcome.shared, i), **row(outcome.kept, i)}
                 made = alone(task.program, task.federation, place.client, final, When.ROUND, task.program.round)
                 uploads.bytes_of_gathered += nbytes(made)
                 for name in gathered:

@@ -15,6 +15,7 @@ from normfed.errors import Problems, Refused, nearest
 from normfed.evaluate import VIEWS
 from normfed.metrics import METRICS
 from normfed.optim import Optimizer, adamw, sgd
+from normfed.pictures import PICTURES
 
 ENGINES = ("auto", "serial", "stacked", "distributed")
 NOT_YET = {"distributed": "engine 'distributed' is not there yet; use serial, stacked or auto"}
@@ -41,6 +42,7 @@ class Settings:
     metrics: tuple[str, ...] = ("accuracy",)
     evaluate_every: int = 1
     views: tuple[str, ...] = ()  # further views to evaluate under, beside the method's own
+    pictures: tuple[str, ...] = ()  # of normalization, see normfed.pictures
     shuffle: bool = True
     drop_last: bool = False
     weighting: str | Mapping[str, float] = "samples"
@@ -59,12 +61,14 @@ class Settings:
             problems.append("rounds: missing")
         if problems:
             raise Refused(*problems)
-        for name in ("metrics", "views"):
+        for name in ("metrics", "views", "pictures"):
             value = given.get(name)
             if isinstance(value, str | list):
                 given[name] = (value,) if isinstance(value, str) else tuple(value)
         if given.get("views") == ("all",):
             given["views"] = VIEWS
+        if given.get("pictures") == ("all",):
+            given["pictures"] = PICTURES
         settings = cls(**given)
         problems = settings.problems()
         if problems:
@@ -99,6 +103,8 @@ class Settings:
             found += choice("metric", metric, METRICS)
         for view in self.views:
             found += choice("view", view, (*VIEWS, "all"))
+        for picture in self.pictures:
+            found += choice("picture", picture, (*PICTURES, "all"))
         if isinstance(self.loss, str):
             found += _refusals(self.loss)
         elif self.loss is not None and not callable(self.loss):

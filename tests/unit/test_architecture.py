@@ -21,6 +21,7 @@ LAYERS = [
     ["engines"],
     ["server"],
     ["checkpoint", "dry", "evaluate"],
+    ["pictures"],
     ["checks"],
     ["settings", "dispatch", "explain"],
     ["experiment", "recipe"],
