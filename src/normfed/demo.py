@@ -41,7 +41,7 @@ def demo(
     """Runs every method over the seeds and writes `comparison.json` and `report.html` into `out`."""
     documents = []
     for method in METHODS:
-        documents.append(summary([run(method, seed, rounds) for seed in seeds], "demo"))
+        documents.append(summary([run(method, seed, rounds).to_dict("demo") for seed in seeds]))
         on_done(method)
     comparison = {"schema": 1, "results": documents}
     out.mkdir(parents=True, exist_ok=True)

@@ -120,6 +120,7 @@ class Run:
         if not problems.found:
             problems.found += checks.check_loss(self.loss, self._probe_logits(x), y)
         problems.say()
+        self.device = device
         self.plan.net.to(device)
         self.sizes = sizes
         self.federation = Store(clients, device)
@@ -149,19 +150,21 @@ class Run:
         self.history: list[dict[str, Any]] = []
         self.timing = {"train_s": 0.0, "evaluate_s": 0.0}
         if resume is not None:
-            self._resume(resume, device)
+            self.restore(resume)
 
     def _probe_logits(self, x: Tensor) -> Tensor:
         return torch.zeros(len(x), self.plan.facts.classes, dtype=self.plan.net.dtype)
 
-    def _resume(self, data: bytes, device: torch.device) -> None:
+    def restore(self, data: bytes) -> dict[str, Any]:
+        """Goes on from what `save` gave; returns what was kept beside the state."""
         state, extra = checkpoint.from_bytes(data)
         if set(state.model) != set(self.plan.net.initial) or extra["method"] != str(self.plan.method):
             raise Refused(
                 f"the saved run is of method {extra['method']} on a model with {len(state.model)} entries; "
                 f"this one is of {self.plan.method} on {len(self.plan.net.initial)}"
             )
-        self.state, self.history = checkpoint.move(state, device), extra["history"]
+        self.state, self.history = checkpoint.move(state, self.device), extra.get("history", [])
+        return dict(extra)
 
     @property
     def done(self) -> bool:
@@ -172,6 +175,12 @@ class Run:
         """Whose model is evaluated on a client's test data."""
         phase = self.plan.phase(self.state.latched)
         return "own" if phase.local or phase.load else "global"
+
+    @property
+    def local(self) -> frozenset[str]:
+        """Names of entries that never leave a client, tied names too."""
+        mine = set(self.plan.phase(self.state.latched).local)
+        return frozenset(name for e in self.plan.net.entries if e.name in mine for name in (e.name, *e.aliases))
 
     def play(self) -> dict[str, Any]:
         """Plays the next round; returns its row of the history."""
@@ -237,7 +246,7 @@ class Run:
         self._seen = (self.state.round, model)
         _count(row, traffic)  # an exchange for evaluation is an exchange
         evaluation = self.evaluation()
-        rows: dict[str, Any] = {}
+        rows: dict[str, Any] = {"view": self.view}
         for which in ("test", "val"):
             for _, scores in evaluation.view("own", which):
                 for client, found in scores.items():

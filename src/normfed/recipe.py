@@ -32,6 +32,7 @@ OWN: dict[str, Any] = {
     "weights": None,
     "method": "fedavg",
     "seeds": [0],
+    "threads": 1,  # of a process that trains: on a CPU another number of threads is another order of summation
 }
 # What a file says about itself. `facts` are those of a run that a resolved config was written by.
 ABOUT = ("about", "paper", "item", "dataset", "cost", "tolerance", "compares", "why", "quick", "rows", "facts")
@@ -249,6 +250,8 @@ def _own_problems(own: Mapping[str, Any]) -> list[str]:
         problems.append(f"seeds={seeds!r}: one is there twice")
     if not _whole(own["partition_seed"]):
         problems.append(f"partition_seed={own['partition_seed']!r}: must be a whole number")
+    if not _whole(own["threads"]) or own["threads"] < 1:
+        problems.append(f"threads={own['threads']!r}: must be a whole number, 1 or more")
     return problems
 
 

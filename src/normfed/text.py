@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
+from collections.abc import Mapping
 from typing import Any
 
 from normfed.errors import Refused
@@ -51,3 +53,30 @@ def literal(text: str, where: str) -> Any:
         return tomllib.loads(f"value = {text.strip()}")["value"]
     except tomllib.TOMLDecodeError:
         raise Refused(f'{where}: {text.strip()} is not a TOML value; write 0.5, 3, true or "text"') from None
+
+
+def toml(document: Mapping[str, Any]) -> str:
+    """A document of plain values, and tables of them one level deep, as TOML."""
+    plain = [f"{_key(k)} = {_toml_value(v)}" for k, v in document.items() if not isinstance(v, Mapping)]
+    tables = [
+        f"\n[{_key(name)}]\n" + "".join(f"{_key(k)} = {_toml_value(v)}\n" for k, v in table.items())
+        for name, table in document.items()
+        if isinstance(table, Mapping)
+    ]
+    return "".join(line + "\n" for line in plain) + "".join(tables)
+
+
+def _key(name: str) -> str:
+    return name if name.isascii() and name.replace("-", "").replace("_", "").isalnum() else _toml_value(name)
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_toml_value, value)) + "]"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_key(k)} = {_toml_value(v)}" for k, v in value.items()) + "}"
+    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")

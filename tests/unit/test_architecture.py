@@ -26,6 +26,7 @@ LAYERS = [
     ["settings", "dispatch", "explain"],
     ["experiment", "recipe"],
     ["testing", "compare"],
+    ["runs"],
     ["demo", "bench"],
     ["evidence"],
     ["tables"],
