@@ -1,0 +1,65 @@
+"""From a config to what `Run` takes: the federation, the model, the settings."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import fields
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from normfed import models
+from normfed._version import __version__
+from normfed.checks import first_samples
+from normfed.data import Federation, open_federation
+from normfed.experiment import Run
+from normfed.expression import parse
+from normfed.recipe import Config
+from normfed.settings import Settings
+
+HELD = 2**31  # bytes of samples that are kept on the device; more are read client by client
+SETTINGS = frozenset(f.name for f in fields(Settings))
+
+
+@lru_cache(maxsize=1)  # the runs of a comparison share their data
+def _opened(data: str, partition: str | None, seed: int, root: Path | None) -> Federation:
+    return open_federation(data, partition, seed, root)
+
+
+def federation(config: Config, root: Path | None) -> Federation:
+    return _opened(config["data"], config.get("partition"), config["partition_seed"], root)
+
+
+def model(config: Config, seed: int, classes: int) -> nn.Module:
+    """The network with the initial weights of a seed: the same for every method."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return models.make(config["model"], classes)
+
+
+def open_run(config: Config, root: Path | None = None, resume: bytes | None = None) -> Run:
+    """A run of a config with one seed, every problem with it said before any work."""
+    (seed,) = config["seeds"]
+    given = federation(config, root)
+    clients = dict(given) if given.nbytes <= HELD else given
+    settings = {key: value for key, value in config.items() if key in SETTINGS}
+    method = parse(config["method"])
+    return Run(model(config, seed, len(given.classes)), clients, method, resume=resume, seed=seed, **settings)
+
+
+def facts(config: Config, root: Path | None) -> dict[str, Any]:
+    """What a run began with, beside its config: enough to rebuild its model without its data."""
+    given = federation(config, root)
+    x, _ = first_samples(given)
+    return {
+        "normfed": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "partition_hash": given.hash,
+        "input": list(x.shape[1:]),
+        "dtype": str(x.dtype).removeprefix("torch."),
+        "classes": list(given.classes),
+    }
