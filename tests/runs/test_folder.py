@@ -198,7 +198,7 @@ def test_a_disk_that_fails_is_told_and_loses_nothing(finished, tmp_path, monkeyp
         real(handle)
 
     monkeypatch.setattr(disk.os, "fsync", fsync)
-    with pytest.raises(nf.NormfedError, match="cannot be written: (the disk is full|the file system|no permission)"):
+    with pytest.raises(nf.NormfedError, match=r"cannot be written: (the disk is full|the file system|no permission)"):
         play(folder, method="fedbn", seeds=[3])
     assert not list(folder.rglob("*.part"))
     play(folder, resume=True, method="fedbn", seeds=[3])

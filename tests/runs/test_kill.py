@@ -16,7 +16,15 @@ METHODS = ("fedavg", "fedbn", "scaffold", "fedtan_ii(m=4)")
 
 
 def config(method):
-    return {"method": method, "rounds": 10, "steps": 2, "batch_size": 8, "evaluate_every": 7, "views": ["global"], "seeds": [0]}
+    return {
+        "method": method,
+        "rounds": 10,
+        "steps": 2,
+        "batch_size": 8,
+        "evaluate_every": 7,
+        "views": ["global"],
+        "seeds": [0],
+    }
 
 
 class Killable:

@@ -38,7 +38,7 @@ def read_config(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def admit(folder: Path, config: Mapping[str, Any], resume: bool) -> bool:
-    """Whether the folder is a new one. Refuses one that is there, without `resume`, and one that holds something else."""
+    """Whether the folder is new. Refuses one that is there, without `resume`, and one that holds something else."""
     if not folder.is_dir():
         if folder.exists():
             raise Refused(f"{folder} is a file, not a folder")

@@ -23,9 +23,7 @@ from normfed.runs.disk import dumps
 from normfed.runs.trial import Job, play
 
 # An interrupt that comes before there is anything to save ends a worker without a word.
-START = (
-    "import signal; signal.signal(signal.SIGINT, signal.SIG_DFL); from normfed.runs.workers import main; main()"
-)
+START = "import signal; signal.signal(signal.SIGINT, signal.SIG_DFL); from normfed.runs.workers import main; main()"
 
 OnRound = Callable[[int, dict[str, Any]], None]  # (number of the job, row of its history)
 
