@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import normfed as nf
+from normfed.data import open_federation
 from normfed.data.embedded import STYLES, TEST, embedded
 from normfed.demo import demo_cnn
 
@@ -40,6 +41,13 @@ def test_an_unseen_site_changes_nothing_at_the_others():
     for name in alone:
         assert torch.equal(alone[name].train[0], together[name].train[0])
         assert torch.equal(alone[name].test[1], together[name].test[1])
+
+
+def test_as_a_federation_by_name():
+    federation = open_federation("embedded(train=50, unseen=true)")
+    assert {name: client.role for name, client in federation.items()}["chalk"] == "unseen"
+    assert torch.equal(federation["scan"].train[0], embedded(50)["scan"].train[0])
+    assert set(open_federation("embedded")) == set(STYLES)
 
 
 def test_a_seed_deals_other_digits():

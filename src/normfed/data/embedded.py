@@ -28,6 +28,8 @@ SIDE = 16  # pixels of a drawn digit
 TEST = 200  # test images of a site
 SHARED_OUT = 100  # training images of a site, where the unseen one gets the rest
 
+CLASSES = tuple(map(str, range(10)))
+
 Style = Callable[[Tensor, Key], Tensor]
 
 
@@ -125,11 +127,14 @@ def embedded(train: int = 100, seed: int = 0, unseen: bool = False) -> dict[str,
     return clients
 
 
-def source(train: int = 100) -> Source:
+def source(train: int = 100, unseen: bool = False) -> Source:
     """The same federation as a source: a block for each site's training and test images."""
+    clients = embedded(train, unseen=unseen)
     blocks = [
         Block(name, split, y.numpy(), tuple(x.shape[1:]), x.numpy().dtype, lambda x=x: x.numpy())  # type: ignore[misc]
-        for name, client in embedded(train).items()
+        for name, client in clients.items()
         for split, (x, y) in (("train", client.train), ("test", client.test))
     ]
-    return Source("embedded", tuple(map(str, range(10))), tuple(blocks), "Real digits seen through five instruments")
+    names = ", ".join(f'"{name}"' for name, client in clients.items() if client.role == "unseen")
+    partition = f"domain / leave_out({names})" if names else "domain"
+    return Source("embedded", CLASSES, tuple(blocks), "Real digits seen through five instruments", partition)
