@@ -86,6 +86,8 @@ class Net:
             recurrent._flat_weights = [getattr(recurrent, name) for name in recurrent._flat_weights_names]
         if self.module.training is not now.training:
             self.module.train(now.training)
+        elif not now.training:  # layers that keep what they made of their weights (LeViT's attention biases) forget it
+            self.module.train().eval()
         self.wire.now = now
         try:
             output = self._seeded(x, now) if self.unkeyed and now.training else self.module(x)

@@ -32,7 +32,7 @@ def explain(
 
     known = models.find(model)
     shape = known.shape if input is None else input_shape(input)
-    found = look(parse(method), models.make(model), model, shape)
+    found = look(parse(method), models.make(model, shape=shape), model, shape)
     typer.echo(json.dumps(found.to_dict(), indent=1) if as_json else render(found, clients))
 
 

@@ -13,14 +13,15 @@ class DigitsCNN(nn.Module):
     FedWon (Table 5) has Dropout before the hidden linear layers instead of a norm behind them, for all its methods.
     """
 
-    def __init__(self, classes: int = 10, dropout: float | None = None) -> None:
+    def __init__(self, classes: int = 10, channels: int = 3, size: int = 28, dropout: float | None = None) -> None:
         super().__init__()
-        self.conv1, self.bn1 = nn.Conv2d(3, 64, 5, padding=2), nn.BatchNorm2d(64)
+        _at_least("size", size, 4)
+        self.conv1, self.bn1 = nn.Conv2d(channels, 64, 5, padding=2), nn.BatchNorm2d(64)
         self.conv2, self.bn2 = nn.Conv2d(64, 64, 5, padding=2), nn.BatchNorm2d(64)
         self.conv3, self.bn3 = nn.Conv2d(64, 128, 5, padding=2), nn.BatchNorm2d(128)
         self.pool, self.relu = nn.MaxPool2d(2), nn.ReLU()
         self.drop = nn.Identity() if dropout is None else nn.Dropout(dropout)
-        self.fc1 = nn.Linear(128 * 7 * 7, 2048)
+        self.fc1 = nn.Linear(128 * (size // 4) ** 2, 2048)
         self.bn4: nn.Module = nn.BatchNorm1d(2048) if dropout is None else nn.Identity()
         self.fc2 = nn.Linear(2048, 512)
         self.bn5: nn.Module = nn.BatchNorm1d(512) if dropout is None else nn.Identity()
@@ -35,23 +36,27 @@ class DigitsCNN(nn.Module):
         return self.fc3(x)
 
 
-def digits_cnn(classes: int = 10) -> nn.Module:
+def digits_cnn(classes: int = 10, channels: int = 3, size: int = 28) -> nn.Module:
     """FedBN's network for digits."""
-    return DigitsCNN(classes)
+    return DigitsCNN(classes, channels, size)
 
 
-def digits_cnn_fedwon(classes: int = 10) -> nn.Module:
-    """FedWon's network for digits; the dropout rate is not in the paper."""
-    return DigitsCNN(classes, dropout=0.5)
+def digits_cnn_fedwon(
+    classes: int = 10, channels: int = 3, size: int = 28, dropout: float = 0.5, xavier: bool = False
+) -> nn.Module:
+    """FedWon's network for digits; the dropout rate is not in the paper. `xavier`: how its own convolutions start."""
+    return _xavier(DigitsCNN(classes, channels, size, dropout), xavier)
 
 
 class AlexNet(nn.Module):
     """FedBN, Table 7: AlexNet with a norm layer after each layer but the last; FedWon's has Dropout before the hidden
     linear layers and no norm behind them."""
 
-    def __init__(self, classes: int = 10, dropout: float | None = None) -> None:
+    def __init__(self, classes: int = 10, channels: int = 3, dropout: float | None = None) -> None:
         super().__init__()
-        widths = [(3, 64, 11, 4, 2), (64, 192, 5, 1, 2), (192, 384, 3, 1, 1), (384, 256, 3, 1, 1), (256, 256, 3, 1, 1)]
+        widths = [
+            (channels, 64, 11, 4, 2), (64, 192, 5, 1, 2), (192, 384, 3, 1, 1), (384, 256, 3, 1, 1), (256, 256, 3, 1, 1),
+        ]  # fmt: skip
         self.features = nn.Sequential()
         for i, (before, after, kernel, stride, padding) in enumerate(widths, 1):
             self.features.add_module(f"conv{i}", nn.Conv2d(before, after, kernel, stride, padding))
@@ -74,28 +79,46 @@ class AlexNet(nn.Module):
         return self.classifier(self.avgpool(self.features(x)).flatten(1))
 
 
-def alexnet(classes: int = 10) -> nn.Module:
+def alexnet(classes: int = 10, channels: int = 3) -> nn.Module:
     """FedBN's network for Office-Caltech-10 and DomainNet."""
-    return AlexNet(classes)
+    return AlexNet(classes, channels)
 
 
-def alexnet_fedwon(classes: int = 10) -> nn.Module:
-    """FedWon's network for Office-Caltech-10 and DomainNet; the dropout rate is not in the paper."""
-    return AlexNet(classes, dropout=0.5)
+def alexnet_fedwon(classes: int = 10, channels: int = 3, dropout: float = 0.5, xavier: bool = False) -> nn.Module:
+    """FedWon's network for Office-Caltech-10 and DomainNet; the dropout rate is not in the paper. `xavier`: how its own
+    convolutions start."""
+    return _xavier(AlexNet(classes, channels, dropout), xavier)
+
+
+def _xavier(model: nn.Module, wanted: bool) -> nn.Module:
+    """Glorot and Bengio's normal start for convolutions: FedWon's listing. Standardised weights do not show their scale
+    in the forward pass, but gradients are as much smaller as weights are larger."""
+    for module in model.modules():
+        if wanted and isinstance(module, nn.Conv2d):
+            nn.init.xavier_normal_(module.weight)
+    return model
+
+
+def _at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise ValueError(f"{name}={value} must be {least} or more")
 
 
 class _ConvNet(nn.Module):
     """Blocks of convolution, norm, ReLU, pooling; then linear layers."""
 
-    def __init__(self, channels: int, blocks: list[tuple[int, int]], features: list[int], classes: int) -> None:
+    def __init__(
+        self, channels: int, size: int, blocks: list[tuple[int, int]], hidden: list[int], classes: int
+    ) -> None:
         super().__init__()
+        _at_least("size", size, 2)
         layers: list[nn.Module] = []
         for width, kernel in blocks:
             layers += [nn.Conv2d(channels, width, kernel, padding=2), nn.BatchNorm2d(width), nn.ReLU(), nn.MaxPool2d(2)]
-            channels = width
+            channels, size = width, (size + 5 - kernel) // 2
         self.features = nn.Sequential(*layers)
         linear: list[nn.Module] = []
-        for before, after in zip(features, [*features[1:], classes], strict=True):
+        for before, after in itertools.pairwise([channels * size**2, *hidden, classes]):
             linear += [nn.Linear(before, after), nn.ReLU()]
         self.classifier = nn.Sequential(*linear[:-1])
 
@@ -103,14 +126,14 @@ class _ConvNet(nn.Module):
         return self.classifier(self.features(x).flatten(1))
 
 
-def fedbs_cifar(classes: int = 10) -> nn.Module:
+def fedbs_cifar(classes: int = 10, channels: int = 3, size: int = 32) -> nn.Module:
     """FedBS's network for CIFAR-10; every convolution pads by 2, as its code."""
-    return _ConvNet(3, [(100, 5), (150, 3), (250, 3), (500, 3)], [4500, 270, 150], classes)
+    return _ConvNet(channels, size, [(100, 5), (150, 3), (250, 3), (500, 3)], [270, 150], classes)
 
 
-def fedbs_mnist(classes: int = 10) -> nn.Module:
+def fedbs_mnist(classes: int = 10, channels: int = 1, size: int = 28) -> nn.Module:
     """FedBS's network for MNIST and Fashion-MNIST."""
-    return _ConvNet(1, [(16, 5), (32, 5)], [1568], classes)
+    return _ConvNet(channels, size, [(16, 5), (32, 5)], [], classes)
 
 
 class _MLP(nn.Module):
@@ -127,9 +150,9 @@ class _MLP(nn.Module):
         return self.layers(x.flatten(1))
 
 
-def mnist_mlp(classes: int = 10) -> nn.Module:
+def mnist_mlp(classes: int = 10, features: int = 784) -> nn.Module:
     """FedTAN's network for MNIST: 784-30-10, a norm layer on the hidden one."""
-    return _MLP([784, 30], classes)
+    return _MLP([features, 30], classes)
 
 
 def abide_mlp(classes: int = 2, features: int = 5995) -> nn.Module:

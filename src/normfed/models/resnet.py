@@ -3,11 +3,15 @@ shapes, so that pretrained weights of theirs load here."""
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+M = TypeVar("M", bound=nn.Module)
 
-def _kaiming(model: nn.Module) -> nn.Module:
+
+def _kaiming(model: M) -> M:
     """He et al., 2015, for convolutions; as torchvision and FedTAN's code start theirs."""
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
@@ -21,9 +25,9 @@ class ResNet20(nn.Module):
     """He et al., CVPR 2016, for CIFAR: 16, 32, 64 channels, three blocks each. Where a stage begins, the shortcut takes
     every second pixel and pads channels with zeros on both sides. 19 norm layers, names as in FedTAN's code."""
 
-    def __init__(self, classes: int = 10) -> None:
+    def __init__(self, classes: int = 10, channels: int = 3) -> None:
         super().__init__()
-        self.conv0, self.bn0 = nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16)
+        self.conv0, self.bn0 = nn.Conv2d(channels, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16)
         before = 16
         for stage, width in enumerate((16, 32, 64), 1):
             for layer in range(1, 7):
@@ -48,9 +52,13 @@ class ResNet20(nn.Module):
         return self.linear(x.mean((2, 3)))
 
 
-def resnet20(classes: int = 10) -> nn.Module:
-    """FedTAN's network for CIFAR-10."""
-    return _kaiming(ResNet20(classes))
+def resnet20(classes: int = 10, channels: int = 3, uniform_gamma: bool = False) -> nn.Module:
+    """FedTAN's network for CIFAR-10. `uniform_gamma`: norm layers' scales start between 0 and 1, as in its code."""
+    model = _kaiming(ResNet20(classes, channels))
+    for module in model.modules():
+        if uniform_gamma and isinstance(module, nn.BatchNorm2d):
+            nn.init.uniform_(module.weight)
+    return model
 
 
 class _Basic(nn.Module):
@@ -90,9 +98,11 @@ class _Bottleneck(nn.Module):
 class ResNet(nn.Module):
     """He et al., CVPR 2016; the stride of a bottleneck sits in its 3x3 convolution, as torchvision's."""
 
-    def __init__(self, block: type[_Basic] | type[_Bottleneck], layers: tuple[int, ...], classes: int) -> None:
+    def __init__(
+        self, block: type[_Basic] | type[_Bottleneck], layers: tuple[int, ...], classes: int, channels: int
+    ) -> None:
         super().__init__()
-        self.conv1, self.bn1 = nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64)
+        self.conv1, self.bn1 = nn.Conv2d(channels, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64)
         self.relu, self.maxpool = nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)
         before = 64
         for stage, count in enumerate(layers, 1):
@@ -114,14 +124,14 @@ class ResNet(nn.Module):
         return self.fc(self.avgpool(x).flatten(1))
 
 
-def resnet18(classes: int = 10) -> nn.Module:
+def resnet18(classes: int = 10, channels: int = 3) -> nn.Module:
     """torchvision's resnet18."""
-    return _kaiming(ResNet(_Basic, (2, 2, 2, 2), classes))
+    return _kaiming(ResNet(_Basic, (2, 2, 2, 2), classes, channels))
 
 
-def resnet50(classes: int = 10) -> nn.Module:
+def resnet50(classes: int = 10, channels: int = 3) -> nn.Module:
     """torchvision's resnet50."""
-    return _kaiming(ResNet(_Bottleneck, (3, 4, 6, 3), classes))
+    return _kaiming(ResNet(_Bottleneck, (3, 4, 6, 3), classes, channels))
 
 
 def _conv_norm(before: int, after: int, kernel: int, stride: int = 1, groups: int = 1) -> nn.Sequential:
@@ -149,9 +159,9 @@ class _Inverted(nn.Module):
 class MobileNetV2(nn.Module):
     """Sandler et al., CVPR 2018."""
 
-    def __init__(self, classes: int) -> None:
+    def __init__(self, classes: int, channels: int) -> None:
         super().__init__()
-        layers: list[nn.Module] = [_conv_norm(3, 32, 3, 2)]
+        layers: list[nn.Module] = [_conv_norm(channels, 32, 3, 2)]
         before = 32
         for expand, width, count, stride in (
             (1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1),
@@ -166,6 +176,11 @@ class MobileNetV2(nn.Module):
         return self.classifier(self.features(x).mean((2, 3)))
 
 
-def mobilenetv2(classes: int = 10) -> nn.Module:
+def mobilenetv2(classes: int = 10, channels: int = 3) -> nn.Module:
     """torchvision's mobilenet_v2."""
-    return _kaiming(MobileNetV2(classes))
+    model = _kaiming(MobileNetV2(classes, channels))
+    head = model.classifier[1]
+    assert isinstance(head, nn.Linear)
+    nn.init.normal_(head.weight, 0, 0.01)
+    nn.init.zeros_(head.bias)
+    return model
