@@ -6,7 +6,7 @@ step), `End` (its round is over), `Reply` (what the server may weigh). They are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -81,6 +81,11 @@ class Context:
         return self
 
     @property
+    def received(self) -> dict[str, Tensor]:
+        """What the client has at the start of the round: the broadcast state with its own LOCAL entries."""
+        return {**self._seat.anchor, **self._seat.kept}
+
+    @property
     def slots(self) -> dict[str, Any]:
         """This method's slots: the client's own and the server's as broadcast."""
         return {**self._seat.sent.get(self._owner, {}), **self._seat.own.get(self._owner, {})}
@@ -145,11 +150,31 @@ class End(Context):
         self.steps, self.mean_loss = _real(steps), mean_loss  # steps really taken
 
 
+@dataclass(frozen=True)
+class Viewer:
+    """Who is looking, for views that prepare samples client by client."""
+
+    client: str
+    index: int | None  # in the federation's order; None for a client that is not in it
+    slots: Mapping[str, Any]  # of the method whose view it is
+    x: Tensor | None  # the client's training samples, where it has any
+
+
+def viewed(phase: Phase, x: Tensor, client: str, names: Sequence[str], slots: Slots, train: Tensor | None) -> Tensor:
+    """Samples of a client as the method's view wants them to enter the model. `names`: the federation's, in order."""
+    if phase.view is None or phase.view[1].inputs is None:
+        return x
+    owner, view = phase.view
+    assert view.inputs is not None
+    index = list(names).index(client) if client in names else None
+    return view.inputs(x, Viewer(client, index, slots.get(owner, {}), train))
+
+
 class Alone(NamedTuple):
     """One client with its data, outside of any stack: for what only a look at all samples can tell."""
 
     client: str
-    x: Tensor
+    x: Tensor  # as they enter the model in evaluation; as they are stored, before round 0
     y: Tensor
     state: State  # at the end of its round; the model it would start from, before round 0
     round: int  # -1 before round 0
@@ -198,10 +223,11 @@ class Program:
 
     def start(self, seat: Seat) -> State:
         """The state a client starts the round from."""
+        context = Context(self, seat)
         if self.phase.load is None:
-            return {**seat.anchor, **seat.kept}
+            return context.received
         owner, load = self.phase.load
-        state: State = load(Context(self, seat).of(owner))
+        state: State = load(context.of(owner))
         return state
 
     def begin(self, seat: Seat) -> Carry:

@@ -18,12 +18,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from normfed.client import viewed
 from normfed.data.store import Store
 from normfed.metrics import METRICS
 from normfed.net import Net
@@ -37,16 +37,6 @@ VIEWS = ("own", "own/pooled", "global", "pooled", "batch", "unseen")
 POOLED = "all"  # the name under which the pooled view records its one number
 
 Scores = dict[str, dict[str, float]]  # client -> metric -> value
-
-
-@dataclass(frozen=True)
-class Viewer:
-    """Who is looking, for views that prepare samples client by client."""
-
-    client: str
-    index: int | None  # in the federation's order; None for a client that is not in it
-    slots: Mapping[str, Any]  # of the method whose view it is
-    x: Tensor | None  # the client's training samples, where it has any
 
 
 @dataclass(frozen=True)
@@ -90,19 +80,9 @@ class Evaluation:
         return model
 
     def _inputs(self, client: str, x: Tensor) -> Tensor:
-        phase = self.phase
-        x = self.net.cast(x)
-        if phase.view is None or phase.view[1].inputs is None:
-            return x
-        owner, view = phase.view
-        assert view.inputs is not None
-        names = list(self.sizes)
         train = self.federation.split(client, "train")
-        index = names.index(client) if client in names else None
-        viewer = Viewer(
-            client, index, self.state.slots.get(owner, {}), None if train is None else self.net.cast(train[0])
-        )
-        return view.inputs(x, viewer)
+        own = None if train is None else self.net.cast(train[0])
+        return viewed(self.phase, self.net.cast(x), client, list(self.sizes), self.state.slots, own)
 
     def split(self, client: str, which: str) -> tuple[Tensor, Tensor] | None:
         """Samples as the model is to see them, and labels."""

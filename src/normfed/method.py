@@ -25,8 +25,7 @@ from normfed.reducers import Reducer
 from normfed.state import Entry, Scope, Select, State, zeros
 
 if TYPE_CHECKING:
-    from normfed.client import Alone, Context, End, Reply, Step
-    from normfed.evaluate import Viewer
+    from normfed.client import Alone, Context, End, Reply, Step, Viewer
     from normfed.plan import Built
     from normfed.server import RoundEnd, ServerView
 

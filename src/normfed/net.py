@@ -213,9 +213,10 @@ def probe(net: Net, x: Tensor) -> Facts:
     if head and net.head is None:
         net._listen(head[-1])
     net.unkeyed = not torch.equal(logits, again) and not bool(torch.isnan(logits).any())
+    net.wire.values = {name: [value // 2 for value in calls] for name, calls in now.probe.items()}
     return Facts(
         classes=logits.shape[1],
-        values={name: [value // 2 for value in calls] for name, calls in now.probe.items()},
+        values=net.wire.values,
         head=frozenset(e.name for e in net.entries if head and e.layer == head[-1]),
         unkeyed=net.unkeyed,
         problems=tuple(problems),

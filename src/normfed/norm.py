@@ -60,10 +60,20 @@ class Pass:
 
     def site_key(self, site: str) -> Key:
         """A key of its own for each noisy layer, and for each time it is reached."""
-        call = self.calls[site] = self.calls.get(site, 0) + 1
         if self.key is None:
             raise AssertionError(f"'{site}' draws noise in a pass without a key")
-        return fold(self.key(), site, call)
+        return fold(self.key(), site, self.reach(site) + 1)
+
+    def reach(self, site: str) -> int:
+        """How often this layer was reached before in this pass."""
+        before = self.calls.get(site, 0)
+        self.calls[site] = before + 1
+        return before
+
+    def note(self, site: str, x: Tensor) -> None:
+        """Where someone wants to know: a layer that keeps statistics was reached with this input."""
+        if self.probe is not None:
+            self.probe.setdefault(site, []).append(x.numel() // x.shape[1] if x.dim() > 1 else 1)
 
 
 class Wire:
@@ -71,6 +81,7 @@ class Wire:
 
     def __init__(self) -> None:
         self.now: Pass | None = None
+        self.values: dict[str, list[int]] = {}  # layer -> values per channel and sample at each call; set by the probe
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Wire:
         copy = memo[id(self)] = Wire()
@@ -80,7 +91,7 @@ class Wire:
 class Layer:
     """One call of a BatchNorm layer, as a mode sees it."""
 
-    __slots__ = ("bias", "mean", "module", "name", "now", "var", "weight")
+    __slots__ = ("bias", "call", "mean", "module", "name", "now", "values", "var", "weight")
 
     def __init__(
         self,
@@ -91,7 +102,11 @@ class Layer:
         weight: Tensor | None,
         bias: Tensor | None,
     ) -> None:
-        self.module, self.now, self.name = module, now, module._name
+        driven: Any = module
+        self.module, self.now, self.name = module, now, driven._name
+        self.call = now.reach(self.name)  # 0 for the first time this layer is reached in this pass
+        known = driven._wire.values.get(self.name, [])
+        self.values = known if self.call < len(known) else [1] * (self.call + 1)  # per sample, at each call of a pass
         # A layer used twice in one forward continues from what its first call emitted, as the stock layer does.
         self.mean = mean if mean is None else now.emitted.get(self._entry("running_mean"), mean)
         self.var = var if var is None else now.emitted.get(self._entry("running_var"), var)
@@ -229,7 +244,7 @@ class Measure:
 
     def __call__(self, layer: Layer, x: Tensor) -> Tensor:
         mean, var = layer.moments(x)
-        self.merge(layer, len(x), mean.detach(), var.detach())
+        self.merge(layer, len(x), mean.detach(), var.detach())  # every value counts once, whichever call it came by
         return self.normalise(layer, x, mean, var)
 
     def normalise(self, layer: Layer, x: Tensor, mean: Tensor, var: Tensor) -> Tensor:
@@ -239,7 +254,9 @@ class Measure:
     def merge(layer: Layer, n: int, mean: Tensor, var: Tensor) -> None:
         if layer.mean is None or layer.var is None:
             return
-        share = n / (layer.now.seen + n)  # 1 for the first batch: what was there before is forgotten
+        before = layer.now.seen * sum(layer.values) + n * sum(layer.values[: layer.call])
+        new = n * layer.values[layer.call]
+        share = new / (before + new)  # 1 for the first batch: what was there before is forgotten
         gap = mean - layer.mean
         layer.emit(layer.mean + share * gap, layer.var + share * (var - layer.var) + share * (1 - share) * gap.square())
 
@@ -257,8 +274,7 @@ def _normalise(
     now = module._wire.now
     if now is None:
         raise RuntimeError(f"norm layer '{module._name}' is driven by normfed: call the model through a Net")
-    if now.probe is not None:
-        now.probe.setdefault(module._name, []).append(x.numel() // x.shape[1] if x.dim() > 1 else 1)
+    now.note(module._name, x)
     mode = own_mode or now.mode
     if mean is None and not isinstance(mode, CohortMode):  # track_running_stats=False: nothing to read or to write
         mode = BATCH
@@ -367,6 +383,14 @@ class Driveable:
             raise RuntimeError(f"layer '{self._name}' is driven by normfed: call the model through a Net")
         return self._wire.now
 
+    def _entry(self, attribute: str) -> str:
+        return f"{self._name}.{attribute}" if self._name else attribute
+
+    def latest(self, attribute: str) -> Tensor:
+        """A buffer as an earlier call of this layer in the same pass has left it."""
+        latest: Tensor = self.now.emitted.get(self._entry(attribute), getattr(self, attribute))
+        return latest
+
     def emit(self, attribute: str, value: Tensor) -> None:
         if self.now.emit:
-            self.now.emitted[f"{self._name}.{attribute}" if self._name else attribute] = value
+            self.now.emitted[self._entry(attribute)] = value

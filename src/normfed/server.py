@@ -241,7 +241,7 @@ def _set_up(plan: Plan, state: RunState, federation: Store, rules: Rules) -> tup
     if not wanted:
         return state, Traffic()
     program = Program(plan, plan.first, -1, rules.lr(0), rules.optimizer, rules.clip_norm, rules.loss)
-    values = [alone(program, federation, client, state.model, When.SETUP, -1) for client in federation.names]
+    values = [alone(program, federation, client, state.model, When.SETUP, -1, {}) for client in federation.names]
     slots = {owner: dict(slots) for owner, slots in state.slots.items()}
     for owner, gather in wanted:
         slots[owner][gather.name] = gather.combine([v[f"{owner}/{gather.name}"] for v in values], gather.empty)
@@ -319,7 +319,9 @@ def _receive(task: Task, phase: Phase, bundles: Iterable[Bundle], watch: Watch |
             if watch is not None:
                 watch(place.client, final)
             if gathered:
-                made = alone(task.program, task.federation, place.client, final, When.ROUND, task.program.round)
+                made = alone(
+                    task.program, task.federation, place.client, final, When.ROUND, task.program.round, task.sent
+                )
                 uploads.bytes_of_gathered += nbytes(made)
                 for name in gathered:
                     gathered[name][place.client] = made[name]

@@ -303,9 +303,8 @@ def test_batch_renormalization_starts_as_batch_normalization_and_ends_as_the_run
 
     def out(counter, mode):
         state = {**net.initial, "stem.1.num_batches_tracked": torch.tensor(counter)}
-        now = Pass(mode)
-        net(*net.split(state), normal(4, (4, 3, 6, 6), torch.float64), now)  # binds the state
-        layer._wire.now = now
+        net(*net.split(state), normal(4, (4, 3, 6, 6), torch.float64), Pass(mode))  # binds the state
+        layer._wire.now = now = Pass(mode)
         try:
             return layer(x), now
         finally:

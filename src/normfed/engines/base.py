@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from normfed.client import Alone, Carry, Outcome, Program
+from normfed.client import Alone, Carry, Outcome, Program, Slots, viewed
 from normfed.cohort import Cohort, lockstep
 from normfed.data.store import Store
 from normfed.method import Segment, Steps, Value, When
@@ -124,7 +124,9 @@ def _together(groups: list[Group], segment: Segment, task: Task) -> None:
         task.message_bytes.extend(messages)
 
 
-def alone(program: Program, federation: Store, client: str, state: State, when: When, round: int) -> dict[str, State]:
+def alone(
+    program: Program, federation: Store, client: str, state: State, when: When, round: int, slots: Slots
+) -> dict[str, State]:
     """What a client sends for the server to see by itself, made outside of any stack."""
     gathers = [(owner, g) for owner, g in program.plan.gathers if g.when is when]
     if when is When.ROUND:
@@ -132,7 +134,10 @@ def alone(program: Program, federation: Store, client: str, state: State, when: 
     if not gathers:
         return {}
     x, y = federation.train(client)
-    view = Alone(client, program.net.cast(x), y, state, round, program.net, program.classes)
+    x = program.net.cast(x)
+    if when is When.ROUND:
+        x = viewed(program.phase, x, client, federation.names, slots, x)
+    view = Alone(client, x, y, state, round, program.net, program.classes)
     return {f"{owner}/{gather.name}": gather.make(view) for owner, gather in gathers}
 
 

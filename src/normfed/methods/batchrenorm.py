@@ -40,7 +40,8 @@ class BatchRenorm(Driveable, StatisticsLayer):
 
     def forward(self, x):
         shape = (1, -1, *[1] * (x.dim() - 2))
-        mean, std = self.running_mean, self.running_std
+        self.now.note(self._name, x)
+        mean, std = self.latest("running_mean"), self.latest("running_std")
         if self.now.mode is BATCH:
             y = self._renormalised(x, shape, mean, std)
         else:
@@ -51,14 +52,15 @@ class BatchRenorm(Driveable, StatisticsLayer):
         dims = [0, *range(2, x.dim())]
         var_b, mean_b = torch.var_mean(x, dims, correction=0)
         std_b = var_b.clamp(min=1e-24).sqrt() + EPS  # the root has no slope at 0
-        n = self.num_batches_tracked.to(torch.float64)
+        counter = self.latest("num_batches_tracked")
+        n = counter.to(torch.float64)
         rmax = (2 / 35000 * n + 25 / 35).clamp(1, 3)
         dmax = (5 / 20000 * n - 25 / 20).clamp(0, 5)
         r = torch.minimum(torch.maximum(std_b.detach() / std, 1 / rmax), rmax).to(x.dtype)
         d = torch.minimum(torch.maximum((mean_b.detach() - mean) / std, -dmax), dmax).to(x.dtype)
         self.emit("running_mean", mean + MOMENTUM * (mean_b.detach() - mean))
         self.emit("running_std", std + MOMENTUM * (std_b.detach() - std))
-        self.emit("num_batches_tracked", self.num_batches_tracked + 1)
+        self.emit("num_batches_tracked", counter + 1)
         return (x - mean_b.view(shape)) / std_b.view(shape) * r.view(shape) + d.view(shape)
 
 

@@ -25,7 +25,8 @@ class Global:
 
     def __call__(self, layer, x):
         mean, var = layer.moments(x)
-        share = 1 / (layer.now.step + 1)  # 1 for the first batch: what was there before is forgotten
+        # 1 for the first batch of the round: what was there before is forgotten. A layer used twice counts both.
+        share = 1 / (layer.now.step * len(layer.values) + layer.call + 1)
         layer.emit(layer.mean + share * (mean - layer.mean).detach(), layer.var + share * (var - layer.var).detach())
         return layer.normalise(x, layer.given("running_mean"), layer.given("running_var"))
 

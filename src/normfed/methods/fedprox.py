@@ -1,6 +1,7 @@
 """FedProx: Li et al., MLSys 2020, Algorithm 2.
 
-Deviations: none; the term is there in every round and step. (The code of FedBN's authors leaves it out of round 0 and
+Deviations: none; the term is there in every round and step. An entry that stays at home (under FedBN, say) is drawn to
+what the client began the round with. (The code of FedBN's authors leaves it out of round 0 and
 of the first batch of each epoch, and two of its scripts use the unsquared norm: see tests/parity.)
 """
 
@@ -17,4 +18,4 @@ def fedprox(mu: float = 0.01) -> Expression:
     Identities: fedprox(mu=0.0) = fedavg
     """
     require(mu >= 0, f"fedprox: mu={mu} must not be negative")
-    return Method("fedprox", loss=(lambda step: mu / 2 * squared_distance(step.params, step.anchor),))
+    return Method("fedprox", loss=(lambda step: mu / 2 * squared_distance(step.params, step.received),))

@@ -58,7 +58,7 @@ def unbiased(end, new):
 
 def _own_factors(context):
     names = [e.name for e in context.entries if factors(e)]
-    return {**context.anchor, **pick(context.slots["own"], names)}
+    return {**context.received, **pick(context.slots["own"], names)}
 
 
 @factory

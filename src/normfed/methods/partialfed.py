@@ -38,7 +38,7 @@ def partialfed(keep: str | Select = "norm") -> Expression:
     )  # fmt: skip
 
     def load(context):
-        return {**context.anchor, **context.slots["mine"]}
+        return {**context.received, **context.slots["mine"]}
 
     return Method("partialfed", needs=(has(kept, f"entries '{kept}'"),), slots=(mine,), load=load)
 
@@ -74,20 +74,21 @@ def partialfed_adaptive() -> Expression:
 
     def chosen(context, own):
         """The global entries of layers whose gate is open, the client's own of all others."""
-        state = {**context.anchor, GATES: own[GATES]}
+        received = context.received
+        state = {**received, GATES: own[GATES]}
         for gate, members in zip(own[GATES], _layers(context.entries), strict=True):
             for e in members:
-                state[e.name] = torch.where(gate >= 0, context.anchor[e.name], own[e.name])
+                state[e.name] = torch.where(gate >= 0, received[e.name], own[e.name])
         return state
 
     def relaxed(params, step):
         openness = torch.sigmoid(params[GATES])
         straight = openness - openness.detach()  # no value, the gradient of the relaxed choice
-        changed = dict(params)
+        changed, received = dict(params), step.received
         for i, members in enumerate(_layers(step.entries)):
             for e in members:
                 if e.trainable:
-                    changed[e.name] = params[e.name] + straight[i] * (step.anchor[e.name] - step.slots["mine"][e.name])
+                    changed[e.name] = params[e.name] + straight[i] * (received[e.name] - step.slots["mine"][e.name])
         return changed
 
     mine = Slot("mine", Holder.CLIENT, init=lambda b: dict(b.model), after=lambda end: dict(end.final))
