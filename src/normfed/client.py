@@ -99,6 +99,7 @@ class Step(Context):
     ) -> None:
         super().__init__(program, seat)
         self.params: State = carry.params  # trained by gradient
+        self.forward_params: State = carry.params  # what the forward pass runs on: the same, unless a piece changes it
         self.rest: State = carry.rest  # everything else: running statistics, counters, frozen weights
         self.x, self.y = x, y
         self._number = step
@@ -128,11 +129,11 @@ class Step(Context):
         self, norm: Mode = RUNNING, params: State | None = None, rest: State | None = None, fresh_noise: bool = False
     ) -> Tensor:
         """A further forward pass over the batch; nothing it emits is kept. Draws the same noise as the main pass,
-        so that a difference between the two is not the noise's. `rest` may be a whole state, `anchor` for one: its
+        so that a difference between the two is not the noise's; on its weights, unless others are given. `rest` may be a whole state, `anchor` for one: its
         running statistics are taken."""
         self._second_passes += fresh_noise
         return self._program.net(
-            self.params if params is None else params,
+            self.forward_params if params is None else params,
             self.rest if rest is None else pick(rest, self.rest),
             self.x,
             self._program.forward_pass(
@@ -269,6 +270,7 @@ class Program:
             if self.phase.params is not None:
                 owner, change = self.phase.params
                 params = change(params, step.of(owner))
+            step.forward_params = params
             step.logits = self.net(params, carry.rest, step.x, now)
             step.features = now.features
             if self.phase.task is None:

@@ -5,21 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from normfed.method import Need
-from normfed.state import Scope, Select, norm, stats
+from normfed.state import Select, census, norm, stats
 
 if TYPE_CHECKING:
     from normfed.plan import Built
 
 
-def _instead(built: Built) -> str:
-    return f"it has {built.census}"
+def _none(built: Built) -> str:
+    after = f"after {' and '.join(built.changed_by)} " if built.changed_by else ""
+    return f"{after}the model has none: it has {census(built.norms)}"
 
 
 def has(entries: Select, what: str) -> Need:
     """The model has at least one such entry."""
 
     def unmet(built: Built) -> str | None:
-        return None if any(entries(e) for e in built.entries) else f"the model has none: {_instead(built)}"
+        return None if any(entries(e) for e in built.entries) else _none(built)
 
     return Need(f"has {what}", unmet)
 
@@ -30,11 +31,19 @@ def shares(entries: Select, what: str) -> Need:
     def unmet(built: Built) -> str | None:
         chosen = [e for e in built.entries if entries(e)]
         if not chosen:
-            return f"the model has none: {_instead(built)}"
-        local = [e.name for e in chosen if built.scope[e.name] is Scope.LOCAL]
-        return f"they stay on the clients ({local[0]}{', …' if len(local) > 1 else ''})" if local else None
+            return _none(built)
+        local = [e.name for e in chosen if e.name in built.keepers]
+        if not local:
+            return None
+        keepers = dict.fromkeys(built.keepers[name] for name in local)
+        return f"{' and '.join(keepers)} keeps them on the clients ({local[0]}{', …' if len(local) > 1 else ''})"
 
     return Need(f"shares {what}", unmet)
+
+
+def has_layers(kind: str) -> Need:
+    """The model has norm layers of this type: what a transform has put there, no other has taken away."""
+    return Need(f"has {kind} layers", lambda built: None if kind in built.norms else _none(built))
 
 
 def _no_classifier(built: Built) -> str | None:
@@ -42,6 +51,6 @@ def _no_classifier(built: Built) -> str | None:
 
 
 HAS_FEATURES = Need("has a classifier", _no_classifier)
-HAS_BATCHNORM = has(norm, "BatchNorm layers")
-HAS_STATISTICS = has(stats, "running statistics")
+HAS_BATCHNORM = has(norm, "BatchNorm layers to keep at home")
+HAS_STATISTICS = has(stats, "running statistics to keep at home")
 SHARES_STATISTICS = shares(stats, "running statistics")

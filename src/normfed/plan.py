@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from normfed.errors import Refused
 from normfed.method import Expression, Gather, Method, Report, Segment, Slot, Switch, View, When
 from normfed.net import Facts, Net, materialise, probe
-from normfed.norm import BATCH, RUNNING
+from normfed.norm import BATCH, RUNNING, Driveable
 from normfed.reducers import PooledMoments, Reducer, maximum, weighted_mean
-from normfed.state import Entry, Role, Scope, Select, StatisticsLayer, census
+from normfed.state import BATCH_NORMS, Entry, Role, Scope, Select, StatisticsLayer, norm_layers
 
 T = TypeVar("T")
 Owned = tuple[str, Callable[..., Any]]  # (the method it belongs to, piece)
@@ -26,8 +25,9 @@ class Built:
     """What needs are checked against."""
 
     entries: tuple[Entry, ...]
-    scope: Mapping[str, Scope]
-    census: str
+    keepers: Mapping[str, str]  # entry that stays on the clients -> the method that keeps it there
+    norms: Mapping[str, int]  # type of norm layer -> how many
+    changed_by: tuple[str, ...]  # methods that transform the model
     facts: Facts
 
 
@@ -102,13 +102,15 @@ def build(method: Expression, model: nn.Module, x: Tensor, seed: int = 0) -> Pla
     if any([t for _, t in other] != [t for _, t in first] for other in transforms.values()):
         problems.append(f"{method}: phases of a method cannot transform the model differently")
     net = materialise(model, x, seed)
-    for owner, transform in first:
+    for i, (owner, transform) in enumerate(first):
+        earlier = " and ".join(dict.fromkeys(name for name, _ in first[:i]))
         try:
             net = transform(net, x)
         except Refused as refusal:
-            problems += [f"{owner}: {problem}" for problem in refusal.problems]
+            problems += [f"{owner}: {problem}" + f" (after {earlier})" * bool(earlier) for problem in refusal.problems]
     if problems:
         raise Refused(*problems)
+    model_facts = (norm_layers(net), tuple(dict.fromkeys(owner for owner, _ in first)))
     prepared = Net(net)
     facts = probe(prepared, x)
     problems += facts.problems
@@ -118,12 +120,12 @@ def build(method: Expression, model: nn.Module, x: Tensor, seed: int = 0) -> Pla
     phases, refreshes = {}, {}
     gathers: dict[tuple[str, str], Gather] = {}
     for combination, chosen in atoms.items():
-        phase, clashes = _phase(chosen, prepared, facts, census(net))
+        phase, clashes = _phase(chosen, prepared, facts, *model_facts)
         phases[combination] = phase
         problems += clashes
         gathers.update({(a.name, gather.name): gather for a in chosen for gather in a.gather})
         if phase.view is not None and phase.view[1].refresh is not None:
-            refreshes[combination], clashes = _phase([phase.view[1].refresh], prepared, facts, census(net))
+            refreshes[combination], clashes = _phase([phase.view[1].refresh], prepared, facts, *model_facts)
             problems += clashes
     if problems:
         raise Refused(*dict.fromkeys(problems))
@@ -148,7 +150,20 @@ def _slots(phases: Any) -> tuple[tuple[tuple[str, Slot], ...], list[str]]:
     return tuple((owner, slot) for (owner, _), slot in slots.items()), problems
 
 
-def _phase(atoms: Sequence[Method], net: Net, facts: Facts, norm_layers: str) -> tuple[Phase, list[str]]:
+# What a record decides alone, in words.
+_SINGLE = {
+    "load": "what a client starts a round from",
+    "params": "which weights enter the forward pass",
+    "task": "the loss",
+    "weigh": "how clients are weighed",
+    "plan": "how norm layers behave in the local steps",
+    "view": "what an evaluation sees",
+}
+
+
+def _phase(
+    atoms: Sequence[Method], net: Net, facts: Facts, norms: Mapping[str, int], changed_by: tuple[str, ...]
+) -> tuple[Phase, list[str]]:
     problems: list[str] = []
     entries = net.entries
     scope, clashes = _resolve([(a.name, a.scope) for a in atoms], entries, "is owned by")
@@ -159,10 +174,10 @@ def _phase(atoms: Sequence[Method], net: Net, facts: Facts, norm_layers: str) ->
     problems += clashes
 
     singles: dict[str, Any] = {}
-    for axis in ("load", "params", "task", "weigh", "plan", "view"):
+    for axis, words in _SINGLE.items():
         setters = [(a.name, getattr(a, axis)) for a in atoms if getattr(a, axis) is not None]
         if len({id(value) for _, value in setters}) > 1 and any(v != setters[0][1] for _, v in setters):
-            problems.append(f"{' and '.join(name for name, _ in setters)} cannot be combined: both set '{axis}'")
+            problems.append(f"{' and '.join(name for name, _ in setters)} cannot be combined: both decide {words}")
         singles[axis] = setters[0] if setters else None
     plan = singles["plan"]
     segments: Any = plan[1] if plan is not None else (Segment(),)
@@ -180,7 +195,12 @@ def _phase(atoms: Sequence[Method], net: Net, facts: Facts, norm_layers: str) ->
         kinds = ", ".join(sorted(set(odd.values())))
         problems.append(f"{plan[0]} tells BatchNorm layers how to normalise, and {kinds} layers cannot be told")
     view = singles["view"]
-    built = Built(entries, owners, norm_layers, facts)
+    keepers = {
+        name: next(a.name for a in atoms if any(chosen(e) for chosen, _ in a.scope))
+        for e in entries
+        if owners[name := e.name] is Scope.LOCAL
+    }
+    built = Built(entries, keepers, norms, changed_by, facts)
     for atom in atoms:
         for need in atom.needs:
             reason = need.unmet(built)
@@ -215,11 +235,11 @@ def _can_move(entry: Entry, segments: Sequence[Segment], net: Net) -> bool:
     """Whether a client's round can change an entry. What cannot move need not be sent back, nor averaged."""
     if entry.trainable:
         return any(s.train for s in segments)
-    if issubclass(entry.kind, _BatchNorm) and entry.role in (Role.NORM_STAT, Role.COUNTER):
-        return any(s.norm.emits for s in segments)
+    if entry.role in (Role.NORM_STAT, Role.COUNTER):
+        return issubclass(entry.kind, BATCH_NORMS) and any(s.norm.emits for s in segments)
     if entry.role is Role.BUFFER:
-        return entry.name in net.stateful
-    return entry.role in (Role.NORM_STAT, Role.COUNTER)  # of layers written for normfed; frozen parameters stay
+        return issubclass(entry.kind, Driveable) or entry.name in net.stateful
+    return False  # a frozen parameter
 
 
 def _resolve(

@@ -130,12 +130,16 @@ def batchnorms(model: nn.Module) -> dict[str, _BatchNorm]:
     }
 
 
-def census(model: nn.Module) -> str:
-    """'3 GroupNorm, 1 LayerNorm': the norm layers a model has, for messages."""
-    found = Counter(
+def norm_layers(model: nn.Module) -> Counter[str]:
+    """Type of norm layer -> how many of them a model has."""
+    return Counter(
         type(m).__name__ for m in model.modules() if isinstance(m, NORMS) and not getattr(m, "is_shell", False)
     )
-    return ", ".join(f"{n} {kind}" for kind, n in sorted(found.items())) or "no norm layer"
+
+
+def census(layers: Mapping[str, int]) -> str:
+    """'3 GroupNorm, 1 LayerNorm', for messages."""
+    return ", ".join(f"{n} {kind}" for kind, n in sorted(layers.items())) or "no norm layer"
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -11,8 +11,8 @@ from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from normfed.errors import Refused
-from normfed.norm import Intercept, stock_forward
-from normfed.state import batchnorms, census
+from normfed.norm import RUNNING, Driveable, Intercept, Pass, Wire, stock_forward
+from normfed.state import NORMS, NormLayer, batchnorms, census, norm_layers
 
 
 class Dressed(nn.Module):
@@ -39,13 +39,27 @@ def replace_norms(model: nn.Module, make: Callable[[_BatchNorm], nn.Module]) -> 
     """`model` (changed in place) with every BatchNorm replaced by `make(layer)`, wherever it is used."""
     layers = batchnorms(model).values()
     if not layers:
-        raise Refused(f"it replaces BatchNorm layers and the model has none; it has {census(model)}")
-    new: dict[nn.Module, nn.Module] = {}
-    for layer in layers:
-        made = make(layer)
-        new[layer] = made if stock_forward(type(layer)) else Dressed(layer, made)
-        new[layer].train(layer.training)
-    return swap(model, new)
+        raise Refused(f"it replaces BatchNorm layers and the model has none; it has {census(norm_layers(model))}")
+    return swap(model, {layer: _in_its_place(layer, make(layer)) for layer in layers})
+
+
+def delete_norms(model: nn.Module, make: Callable[[nn.Module], nn.Module] = lambda layer: nn.Identity()) -> nn.Module:
+    """`model` (changed in place) without norm layers of any kind: `make(layer)` in their place."""
+    layers = {p: m for p, m in model.named_modules() if isinstance(m, NORMS) and not getattr(m, "is_shell", False)}
+    own = (_BatchNorm, NormLayer)
+    odd = [
+        f"'{path}' ({type(m).__name__})"
+        for path, m in layers.items()
+        if not isinstance(m, own) and not type(m).__module__.startswith("torch.nn.")
+    ]
+    if odd:
+        raise Refused(f"it deletes norm layers, and {', '.join(odd)} may do more than normalise")
+    return swap(model, {layer: _in_its_place(layer, make(layer)) for layer in layers.values()})
+
+
+def _in_its_place(layer: nn.Module, made: nn.Module) -> nn.Module:
+    foreign = isinstance(layer, _BatchNorm) and not stock_forward(type(layer))
+    return (Dressed(layer, made) if foreign else made).train(layer.training)  # type: ignore[arg-type]
 
 
 def swap(model: nn.Module, new: dict[nn.Module, nn.Module]) -> nn.Module:
@@ -66,7 +80,9 @@ def add_parameter(model: nn.Module, name: str, value: float, per_channel: bool =
     """`model` with one more parameter in every BatchNorm layer, a number or one for each channel."""
     layers = batchnorms(model)
     if not layers:
-        raise Refused(f"it gives BatchNorm layers a parameter and the model has none; it has {census(model)}")
+        raise Refused(
+            f"it gives BatchNorm layers a parameter and the model has none; it has {census(norm_layers(model))}"
+        )
     for layer in layers.values():
         like = next(layer.buffers(), torch.zeros(()))
         shape = (layer.num_features,) if per_channel else ()
@@ -112,7 +128,11 @@ def trace(model: nn.Module, x: Tensor, watch: Callable[[nn.Module], bool]) -> li
         return hook
 
     hooks = [m.register_forward_hook(note(path)) for path, m in model.named_modules() if watch(m)]
-    training = model.training
+    wire, training = Wire(), model.training
+    wire.now = Pass(RUNNING, training=False, emit=False)
+    for path, module in model.named_modules():
+        if isinstance(module, Driveable):  # a layer that an earlier transform has put there
+            module._wire, module._name = wire, path
     dtype = next((p.dtype for p in model.parameters()), x.dtype)
     try:
         with torch.no_grad():
@@ -128,8 +148,8 @@ CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 def convolution_before(model: nn.Module, x: Tensor) -> dict[str, str]:
-    """Path of each BatchNorm whose input is the output of a convolution -> path of that convolution."""
-    norms = set(batchnorms(model).values())
+    """Path of each norm layer whose input is the output of a convolution -> path of that convolution."""
+    norms = {m for m in model.modules() if isinstance(m, NORMS)}
     calls = trace(model, x, lambda m: m in norms or isinstance(m, CONVOLUTIONS))
     made = [(c.output, c.path) for c in calls if isinstance(c.module, CONVOLUTIONS)]
     return {c.path: path for c in calls if c.module in norms for output, path in made if output is c.input}
@@ -141,6 +161,8 @@ def evaluated_affine(model: nn.Module, x: Tensor) -> dict[str, tuple[Tensor, Ten
     found = {}
     layers = batchnorms(model)
     for norm, path in convolution_before(model, x).items() if layers else ():
+        if norm not in layers:
+            continue
         layer, conv = layers[norm], model.get_submodule(path)
         mean, var = layer.running_mean, layer.running_var
         if mean is None or var is None or bool((mean == 0).all() and (var == 1).all()):
@@ -157,13 +179,21 @@ def evaluated_affine(model: nn.Module, x: Tensor) -> dict[str, tuple[Tensor, Ten
 _ADDS = {operator.add, operator.iadd, torch.add}
 
 
+class _Tracer(fx.Tracer):
+    """Does not look into convolutions and norm layers, whatever an earlier transform has made of them."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, (*CONVOLUTIONS, *NORMS)) or super().is_leaf_module(m, module_qualified_name)
+
+
 def branches(model: nn.Module) -> list[list[str]]:
     """The convolutions of each residual branch, first to last, found in the network's graph: where two paths that part
     are added, the one with more convolutions of its own is the branch."""
     try:
-        nodes = list(fx.symbolic_trace(model).graph.nodes)
+        nodes = list(_Tracer().trace(model).nodes)
     except Exception as error:
-        raise Refused(f"it looks for residual branches, and the network's graph cannot be traced: {error}") from None
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise Refused(f"it looks for residual branches, and the network's graph cannot be traced: {reason}") from None
     convolves = {n for n in nodes if n.op == "call_module" and isinstance(model.get_submodule(n.target), CONVOLUTIONS)}
     before: dict[fx.Node, set[fx.Node]] = {}
     found = []

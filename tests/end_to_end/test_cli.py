@@ -25,7 +25,7 @@ def test_explain_json_has_the_documented_form():
 def test_explain_says_who_owns_what():
     done = normfed("explain", "fedbn", "--model", "mnist_mlp", "--clients", "4")
     assert "layers.bn1.running_mean" in done.stdout and "with 4 clients, the broadcast counted once" in done.stdout
-    assert "needs a model that has BatchNorm layers (fedbn): holds" in done.stdout
+    assert "needs a model that has BatchNorm layers to keep at home (fedbn): holds" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_explain_says_who_owns_what():
         (["explain", "fedbn", "--model", "zoo:resnet18"], "pip install 'normfed[zoo]'"),
         (["explain", "fedbn", "--input", "3,x"], "input '3,x' is not a shape; write for example 3,224,224"),
         (["explain", "fedbn", "--input", "3,5,5"], "the model's forward fails on input of shape (2, 3, 5, 5)"),
-        (["explain", "groupnorm+fedbn", "--model", "mnist_mlp"], "fedbn needs a model that has BatchNorm layers; the model has none: it has 1 GroupNorm"),
+        (["explain", "groupnorm+fedbn", "--model", "mnist_mlp"], "fedbn needs a model that has BatchNorm layers to keep at home; after groupnorm the model has none: it has 1 GroupNorm"),
         (["list", "method"], "nothing called 'method' to list; did you mean 'methods'?"),
         (["explain"], "Missing argument"),
         (["explan"], "No such command 'explan'"),

@@ -82,13 +82,13 @@ def test_a_switch_is_latched():
 @pytest.mark.parametrize(
     ("method", "said"),
     [
-        (m.fedbn() | m.pooled(), "pooled needs a model that shares running statistics; they stay on the clients"),
-        (m.fedbn() | m.fixbn(), "fixbn needs a model that shares running statistics; they stay on the clients"),
+        (m.fedbn() | m.pooled(), "pooled needs a model that shares running statistics; fedbn keeps them on the clients (stem.1.running_mean, …)"),
+        (m.fedbn() | m.fixbn(), "fixbn needs a model that shares running statistics; fedbn keeps them on the clients"),
         (m.fedavgm() | m.fedadam(), "fedavgm and fedadam cannot be combined: both set 'stem.0.weight' on the server"),
-        (m.fedbs() | Method("other", weigh=lambda reply: reply.n_samples), "cannot be combined: both set 'weigh'"),
+        (m.fedbs() | Method("other", weigh=lambda reply: reply.n_samples), "cannot be combined: both decide how clients are weighed"),
         (m.scaffold() | m.scaffold(), "two methods called 'scaffold' both keep 'own'"),
         (m.groupnorm() | m.nonorm(), "nonorm: it replaces BatchNorm layers and the model has none; it has 3 GroupNorm"),
-        (m.groupnorm() | m.fedbn(), "fedbn needs a model that has BatchNorm layers; the model has none: it has 3 GroupNorm"),
+        (m.groupnorm() | m.fedbn(), "fedbn needs a model that has BatchNorm layers to keep at home; after groupnorm the model has none: it has 3 GroupNorm"),
         (Method("a", scope=((norm, "local"),)) | Method("b", scope=((stats, "shared"),)), "a and b cannot be combined: 'stem.1.running_mean' is owned by local (a), shared (b)"),
         (Method("a", reduce=((trainable, pooled_moments),)), "reducer pooled_moments: pooled moments need running mean and variance of layer"),
         (Method("a", reduce=((counters, weighted_mean),)), "reducer weighted_mean: integers are not averaged"),

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import torch
 
 from normfed.method import Expression, Method, factory
+from normfed.needs import has_layers
 from normfed.norm import BATCH, Driveable
 from normfed.reducers import WeightedMean
 from normfed.state import Select, StatisticsLayer
@@ -88,4 +89,6 @@ def batchrenorm() -> Expression:
     It cannot act in short runs: its clips are shut, and it trains as BatchNorm does, for the first 5,000 batches.
     """
     change = (lambda model, x: replace_norms(model, BatchRenorm),)
-    return Method("batchrenorm", transform=change, reduce=((stds, RootMeanSquare()),))
+    return Method(
+        "batchrenorm", needs=(has_layers("BatchRenorm"),), transform=change, reduce=((stds, RootMeanSquare()),)
+    )

@@ -31,5 +31,5 @@ def fedbs(mu: float = 0.01, eps: float = 0.1, patience: int = 5) -> Expression:
 
     calm = Slot("calm", Holder.SERVER, init=lambda beginning: torch.tensor(0), after=count, to_clients=False)
     by_loss = Method("fedbs", slots=(calm,), weigh=lambda reply: reply.mean_loss)
-    equal = Method("equal", weigh=lambda reply: torch.ones_like(reply.mean_loss))
+    equal = Method("fedbs", weigh=lambda reply: torch.ones_like(reply.mean_loss))
     return switch("fedbs", lambda server: bool(server.slots["calm"] >= patience), by_loss, fedprox(mu) | equal)

@@ -14,13 +14,14 @@ it; of a network made of blocks, the blocks of one resolution. The optimizer is 
 """
 
 import torch
+from torch import nn
 
 from normfed.errors import Refused
 from normfed.keys import fold, normal, uniform
 from normfed.method import Expression, Method, factory
 from normfed.norm import Driveable
 from normfed.reducers import SpreadOverClients
-from normfed.state import Select, StatisticsLayer
+from normfed.state import Select
 from normfed.surgery import insert_after, stages
 
 EPS, KEEP, PROBABILITY = 1e-6, 0.99, 0.5
@@ -42,7 +43,7 @@ def redraw(x, spread_mean, spread_std, noise_mean, noise_std):
     return y, m.mean(0), s.mean(0)
 
 
-class FeatureAugmentation(Driveable, StatisticsLayer):
+class FeatureAugmentation(Driveable, nn.Module):
     """Redraws channel statistics; keeps running means of them, which the server compares between clients."""
 
     def __init__(self, channels, like):

@@ -4,9 +4,10 @@ Every norm layer is deleted and every convolution standardises its weight, per o
 
     W_i <- gain_i (W_i - mean_i) / sqrt(max(n var_i, 1e-4))
 
-Deviations: none from the listing (unbiased variance, a trained gain, a bias everywhere); `unbiased=False` and
-`gain=False` are equation 3 read literally (biased variance, no gain). A kernel of a single value has no variance and
-stays a plain convolution. Residual networks get no further scaling, as in the paper.
+Deviations: initial weights are the model's own, where the listing draws Xavier normal ones; else none from the listing
+(unbiased variance, a trained gain, a bias everywhere). `unbiased=False` and `gain=False` are equation 3 read literally
+(biased variance, no gain). A kernel of a single value has no variance and stays a plain convolution. Residual networks
+get no further scaling, as in the paper.
 
 Pretrained weights: where a norm layer has seen data, its scale and shift as of evaluation are folded into gain and bias
 of the convolution before it, so the function survives up to the means of the filters, which standardisation removes.
@@ -18,8 +19,7 @@ from torch import nn
 from normfed.errors import Refused
 from normfed.method import Expression, Method, factory, require
 from normfed.methods.agc import agc as clipping
-from normfed.state import batchnorms
-from normfed.surgery import evaluated_affine, replace_norms
+from normfed.surgery import delete_norms, evaluated_affine
 
 FLOOR = 1e-4
 
@@ -69,7 +69,7 @@ def _standardised(model, x, unbiased, gain):
         layer.gain = nn.Parameter(scale.reshape(shape)) if gain else None
         layer.unbiased = unbiased
         layer.__class__ = type(f"WS{type(layer).__name__}", (WSConv, type(layer)), {})
-    return replace_norms(model, lambda norm: nn.Identity()) if batchnorms(model) else model
+    return delete_norms(model)
 
 
 @factory

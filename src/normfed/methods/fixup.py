@@ -14,8 +14,8 @@ from torch import nn
 from normfed.errors import Refused
 from normfed.keys import named, normal
 from normfed.method import Expression, Method, factory
-from normfed.state import NormLayer, batchnorms
-from normfed.surgery import CONVOLUTIONS, branches, convolution_before, replace_norms
+from normfed.state import NormLayer
+from normfed.surgery import CONVOLUTIONS, branches, convolution_before, delete_norms
 
 
 class Scalar(NormLayer):
@@ -42,6 +42,14 @@ def _fixup(model, x):
     if not found:
         raise Refused("it initialises residual branches, and the model has none")
     modules = dict(model.named_modules())
+    convolutions = {path: m for path, m in modules.items() if isinstance(m, CONVOLUTIONS)}
+    odd = [
+        f"'{p}' ({type(m).__name__})" for p, m in convolutions.items() if not type(m).__module__.startswith("torch.")
+    ]
+    if odd:
+        raise Refused(
+            f"it starts convolutions at weights of its own, and {', '.join(odd)} may not use them as they are"
+        )
     for branch in found:
         for path in branch[:-1]:
             weight = modules[path].weight
@@ -50,18 +58,17 @@ def _fixup(model, x):
             weight.data = normal(named(path), weight.shape, weight.dtype) * scale
         nn.init.zeros_(modules[branch[-1]].weight)
     last = {norm for norm, conv in convolution_before(model, x).items() if conv in {b[-1] for b in found}}
-    ends = {layer for path, layer in batchnorms(model).items() if path in last}
+    ends = {modules[path] for path in last}
     like = next(model.parameters())
-    for module in modules.values():
-        if isinstance(module, CONVOLUTIONS):
-            module.input_bias = nn.Parameter(like.new_zeros(()))
-            module.__class__ = type(f"Biased{type(module).__name__}", (BiasedConv, type(module)), {})
+    for module in convolutions.values():
+        module.input_bias = nn.Parameter(like.new_zeros(()))
+        module.__class__ = type(f"Biased{type(module).__name__}", (BiasedConv, type(module)), {})
     head = [m for m in modules.values() if isinstance(m, nn.Linear)][-1:]
     for layer in head:
         nn.init.zeros_(layer.weight)
         if layer.bias is not None:
             nn.init.zeros_(layer.bias)
-    return replace_norms(model, lambda layer: Scalar(like, layer in ends)) if batchnorms(model) else model
+    return delete_norms(model, lambda layer: Scalar(like, layer in ends))
 
 
 @factory

@@ -6,6 +6,7 @@ AlexNet); one number serves here.
 """
 
 from normfed.method import Expression, Method, factory, require
+from normfed.needs import has_layers
 from normfed.surgery import as_groupnorm, replace_norms
 
 
@@ -18,4 +19,8 @@ def groupnorm(groups: int = 32) -> Expression:
     Identities: groupnorm(groups=1) = layernorm
     """
     require(groups >= 1, f"groupnorm: groups={groups} must be 1 or more")
-    return Method("groupnorm", transform=(lambda model, x: replace_norms(model, lambda bn: as_groupnorm(bn, groups)),))
+    return Method(
+        "groupnorm",
+        needs=(has_layers("GroupNorm"),),
+        transform=(lambda model, x: replace_norms(model, lambda bn: as_groupnorm(bn, groups)),),
+    )

@@ -5,6 +5,7 @@ a sample, gamma and beta per channel, carried over. Deviations: none.
 """
 
 from normfed.method import Expression, Method, factory
+from normfed.needs import has_layers
 from normfed.surgery import as_groupnorm, replace_norms
 
 
@@ -16,4 +17,8 @@ def layernorm() -> Expression:
     It cannot keep apart channels whose scales carry meaning, nor a pretrained network's function.
     Identities: layernorm = groupnorm(groups=1)
     """
-    return Method("layernorm", transform=(lambda model, x: replace_norms(model, lambda layer: as_groupnorm(layer, 1)),))
+    return Method(
+        "layernorm",
+        needs=(has_layers("GroupNorm"),),
+        transform=(lambda model, x: replace_norms(model, lambda layer: as_groupnorm(layer, 1)),),
+    )

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from normfed.method import Expression, Method, factory
+from normfed.needs import has_layers
 from normfed.state import NormLayer
 from normfed.surgery import replace_norms
 
@@ -40,4 +41,8 @@ def popnorm() -> Expression:
     Use it when batches may be of one sample and statistics should be learnt like weights.
     It cannot adapt to a site: its moments are the federation's, and they are only as good as training makes them.
     """
-    return Method("popnorm", transform=(lambda model, x: replace_norms(model, PopulationNorm),))
+    return Method(
+        "popnorm",
+        needs=(has_layers("PopulationNorm"),),
+        transform=(lambda model, x: replace_norms(model, PopulationNorm),),
+    )
