@@ -128,9 +128,9 @@ class Step(Context):
     def forward(
         self, norm: Mode = RUNNING, params: State | None = None, rest: State | None = None, fresh_noise: bool = False
     ) -> Tensor:
-        """A further forward pass over the batch; nothing it emits is kept. Draws the same noise as the main pass,
-        so that a difference between the two is not the noise's; on its weights, unless others are given. `rest` may be a whole state, `anchor` for one: its
-        running statistics are taken."""
+        """A further forward pass over the batch, on the weights of the main pass unless others are given; nothing it
+        emits is kept. Draws the same noise as the main pass, so that a difference between the two is not the noise's.
+        `rest` may be a whole state, `anchor` for one: its running statistics are taken."""
         self._second_passes += fresh_noise
         return self._program.net(
             self.forward_params if params is None else params,
