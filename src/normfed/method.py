@@ -10,8 +10,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-import types
-import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -19,10 +17,11 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 
 from torch import Tensor, nn
 
-from normfed.errors import Refused, nearest
+from normfed.errors import Refused
 from normfed.norm import BATCH, RUNNING, Mode
 from normfed.reducers import Reducer
 from normfed.state import Entry, Scope, Select, State, zeros
+from normfed.text import bind
 
 if TYPE_CHECKING:
     from normfed.client import Alone, Context, End, Reply, Step, Viewer
@@ -302,25 +301,13 @@ def from_round(t: int | None) -> Callable[[ServerView], bool]:
 def factory(make: Callable[P, Expression]) -> Callable[P, Expression]:
     """Marks a function that makes a method: the value remembers the function's name and its arguments, which are
     checked against the signature and its annotations."""
-    signature = inspect.signature(make)
-    hints = typing.get_type_hints(make)
     name = make.__name__
-    defaults = tuple((n, p.default) for n, p in signature.parameters.items() if p.default is not p.empty)
+    parameters = inspect.signature(make).parameters
+    defaults = tuple((n, p.default) for n, p in parameters.items() if p.default is not p.empty)
 
     @functools.wraps(make)
     def build(*args: P.args, **kwargs: P.kwargs) -> Expression:
-        for key in kwargs:
-            if key not in signature.parameters:
-                hint = nearest(key, signature.parameters) if signature.parameters else "it takes none"
-                raise Refused(f"{name}: unknown argument '{key}'; {hint}")
-        try:
-            bound = signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise Refused(f"{name}: {error}; its arguments are {signature}") from None
-        bound.apply_defaults()
-        for key, value in bound.arguments.items():
-            if not _fits(value, hints[key]):
-                raise Refused(f"{name}: {key}={value!r} is not {_say(hints[key])}")
+        bound = bind(make, name, args, kwargs)
         made = make(*bound.args, **bound.kwargs)
         call = Call(name, tuple((k, _frozen(v)) for k, v in bound.arguments.items()), defaults)
         return dataclasses.replace(made, calls=(call,))  # type: ignore[type-var]
@@ -337,26 +324,6 @@ def _frozen(value: Any) -> Any:
     if isinstance(value, Mapping):
         return tuple(sorted((k, _frozen(v)) for k, v in value.items()))
     return tuple(value) if isinstance(value, list) else value
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    if isinstance(hint, types.UnionType):
-        return any(_fits(value, option) for option in typing.get_args(hint))
-    kind = typing.get_origin(hint) or hint
-    if kind is Any:
-        return True
-    if kind is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    if kind is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, kind if isinstance(kind, type) else object)
-
-
-def _say(hint: Any) -> str:
-    if isinstance(hint, types.UnionType):
-        return " or ".join(_say(option) for option in typing.get_args(hint))
-    plain = {float: "a number", int: "a whole number", bool: "true or false", str: "a string", type(None): "none"}
-    return plain.get(hint) or str(getattr(hint, "__name__", hint))
 
 
 def require(condition: bool, message: str) -> None:

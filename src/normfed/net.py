@@ -136,9 +136,9 @@ class Net:
 
         self.module.get_submodule(path).register_forward_pre_hook(note)
 
-    def cast(self, x: Tensor) -> Tensor:
-        """Floating input in the model's precision; integers (token ids) as they are."""
-        return x.to(self.dtype) if x.is_floating_point() else x
+    def cast(self, x: Tensor, key: Key | None = None) -> Tensor:
+        """Stored samples as the model is to see them, in its precision; with a key, as in training."""
+        return self.prepare(x, self.dtype, key)
 
     def predict(self, state: State, x: Tensor) -> Tensor:
         """Logits of all samples under the state's running statistics; no noise, no gradient."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import tomllib
-from collections.abc import Mapping
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from normfed.errors import Refused
+from normfed.errors import Refused, nearest
 
 
 def split(text: str, separator: str) -> list[str]:
@@ -57,9 +60,9 @@ def literal(text: str, where: str) -> Any:
 
 def toml(document: Mapping[str, Any]) -> str:
     """A document of plain values, and tables of them one level deep, as TOML."""
-    plain = [f"{_key(k)} = {_toml_value(v)}" for k, v in document.items() if not isinstance(v, Mapping)]
+    plain = [f"{_key(k)} = {toml_value(v)}" for k, v in document.items() if not isinstance(v, Mapping)]
     tables = [
-        f"\n[{_key(name)}]\n" + "".join(f"{_key(k)} = {_toml_value(v)}\n" for k, v in table.items())
+        f"\n[{_key(name)}]\n" + "".join(f"{_key(k)} = {toml_value(v)}\n" for k, v in table.items())
         for name, table in document.items()
         if isinstance(table, Mapping)
     ]
@@ -67,16 +70,62 @@ def toml(document: Mapping[str, Any]) -> str:
 
 
 def _key(name: str) -> str:
-    return name if name.isascii() and name.replace("-", "").replace("_", "").isalnum() else _toml_value(name)
+    return name if name.isascii() and name.replace("-", "").replace("_", "").isalnum() else toml_value(name)
 
 
-def _toml_value(value: Any) -> str:
+def toml_value(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int | float):
         return repr(value)
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_toml_value, value)) + "]"
+        return "[" + ", ".join(map(toml_value, value)) + "]"
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_key(k)} = {_toml_value(v)}" for k, v in value.items()) + "}"
+        return "{" + ", ".join(f"{_key(k)} = {toml_value(v)}" for k, v in value.items()) + "}"
     return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def bind(
+    function: Callable[..., Any], name: str, positional: Sequence[Any], named: Mapping[str, Any],
+    given: Sequence[str] = (),
+) -> inspect.BoundArguments:  # fmt: skip
+    """The arguments of a call, checked against the function's signature and annotations. Parameters in `given` are
+    not the writer's. Defaults are filled in."""
+    parameters = [p for p in inspect.signature(function).parameters.values() if p.name not in given]
+    signature = inspect.Signature(parameters)
+    for key in named:
+        if key not in signature.parameters:
+            hint = nearest(key, signature.parameters) if parameters else "it takes none"
+            raise Refused(f"{name}: unknown argument '{key}'; {hint}")
+    try:
+        bound = signature.bind(*positional, **named)
+    except TypeError as error:
+        raise Refused(f"{name}: {error}; its arguments are {signature}") from None
+    bound.apply_defaults()
+    hints = typing.get_type_hints(function)
+    for key, value in bound.arguments.items():
+        several = signature.parameters[key].kind is inspect.Parameter.VAR_POSITIONAL
+        for one in value if several else (value,):
+            if not _fits(one, hints[key]):
+                raise Refused(f"{name}: {key}={one!r} is not {_say(hints[key])}")
+    return bound
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    if isinstance(hint, types.UnionType):
+        return any(_fits(value, option) for option in typing.get_args(hint))
+    kind = typing.get_origin(hint) or hint
+    if kind is Any:
+        return True
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if kind is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, kind if isinstance(kind, type) else object)
+
+
+def _say(hint: Any) -> str:
+    if isinstance(hint, types.UnionType):
+        return " or ".join(_say(option) for option in typing.get_args(hint))
+    plain = {float: "a number", int: "a whole number", bool: "true or false", str: "a string", type(None): "none"}
+    return plain.get(hint) or str(getattr(hint, "__name__", hint))

@@ -9,7 +9,7 @@ LAYERS = [
     ["errors", "_version", "memory"],
     ["text"],
     ["keys", "finch"],
-    ["state", "dropout", "cohort", "schedule"],
+    ["state", "dropout", "cohort", "schedule", "prepare"],
     ["norm"],
     ["net", "optim", "metrics", "losses", "reducers", "surgery"],
     ["method"],

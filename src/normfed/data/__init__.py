@@ -6,14 +6,12 @@ federation = open_federation("office_caltech10", "domain / truncate(0.5, val=0.4
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from normfed.data import catalogue
 from normfed.data.catalogue import DATASETS, Dataset, present
 from normfed.data.federation import Federation, federate
 from normfed.data.source import Block, Source
-from normfed.errors import Refused
-from normfed.text import call
+from normfed.text import bind, call
 
 __all__ = [
     "DATASETS",
@@ -37,17 +35,11 @@ def open_federation(data: str, partition: str | None = None, seed: int = 0, root
 def source_of(data: str, root: Path | None = None) -> Source:
     """What `data` means, before it is dealt to clients."""
     name, positional, named = call(data, "digits or domainnet(classes=100)")
-    if positional:
-        raise Refused(f"{data}: name the arguments, {name}(side=64)")
     if name == "embedded":
-        from normfed.data.embedded import source
+        from normfed.data.embedded import source as embedded
 
-        return _called(source, data, named)
-    return _called(catalogue.source, data, {"name": name, "root": root, **named})
-
-
-def _called(make: Any, data: str, named: dict[str, Any]) -> Source:
-    try:
-        return make(**named)
-    except TypeError as error:
-        raise Refused(f"{data}: {str(error).removeprefix(f'{make.__name__}() ')}") from None
+        bind(embedded, name, positional, named)
+        return embedded(*positional, **named)
+    catalogue.find(name)
+    bind(catalogue.source, name, positional, named, given=("name", "root"))
+    return catalogue.source(name, root, **named)

@@ -162,7 +162,7 @@ def present(name: str, root: Path | None = None) -> bool:
 
 
 def source(
-    name: str, root: Path | None = None, *, domains: Sequence[str] | None = None, side: int | None = None,
+    name: str, root: Path | None = None, *, domains: list[str] | None = None, side: int | None = None,
     channels: int | None = None, classes: int | None = None,
 ) -> Source:  # fmt: skip
     """A dataset's files as a source; nothing is decoded yet."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any, Concatenate
+from typing import Concatenate
 
 import numpy as np
 import torch
@@ -112,10 +112,16 @@ def _dirichlet_of_size(labels: np.ndarray, clients: int, key: int, alpha: float,
     return dealt
 
 
-def shards(labels: np.ndarray, clients: int, key: int, per_client: Any = 2, size: int | None = None) -> Dealt:
+def shards(
+    labels: np.ndarray,
+    clients: int,
+    key: int,
+    per_client: int | list = 2,  # type: ignore[type-arg]
+    size: int | None = None,
+) -> Dealt:
     """Sorted by label, cut into shards, some of them to each client (McMahan et al., 2017). `per_client` is a number,
     or [least, most]: numbers drawn between the two. Shards have `size` samples, or share all samples equally."""
-    low, high = (per_client, per_client) if isinstance(per_client, int) else per_client
+    low, high = _bounds(per_client)
     order = np.argsort(labels, kind="stable")
     available = len(order) // size if size is not None else clients * low
     if size is not None:
@@ -132,6 +138,13 @@ def shards(labels: np.ndarray, clients: int, key: int, per_client: Any = 2, size
     drawn = shuffled(fold(key, "shards"), available)
     ends = np.cumsum([0, *counts])
     return [np.concatenate([pieces[i] for i in drawn[a:b]]) for a, b in itertools.pairwise(ends)]
+
+
+def _bounds(per_client: int | list) -> tuple[int, int]:  # type: ignore[type-arg]
+    pair = per_client if isinstance(per_client, list) else [per_client, per_client]
+    if len(pair) != 2 or not all(isinstance(v, int) for v in pair) or not 1 <= pair[0] <= pair[1]:
+        raise Refused(f"shards({per_client}): shards per client are a number, 1 or more, or [least, most]")
+    return pair[0], pair[1]
 
 
 def _counts(key: int, clients: int, low: int, high: int, total: int) -> list[int]:

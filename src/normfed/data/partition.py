@@ -11,7 +11,6 @@ samples. `docs/partitions.md` has every step.
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Concatenate
@@ -20,10 +19,11 @@ import numpy as np
 
 from normfed.data.deal import DEALS, Dealt, alike, shuffled, subkey
 from normfed.errors import Problems, Refused, nearest
-from normfed.text import call, split
+from normfed.text import bind, call, split, toml_value
 
 EMPTY = np.empty(0, np.int64)
 EXAMPLE = "domain / clients(20) / dirichlet(0.3)"
+GIVEN = ("parts", "part", "name", "world", "labels", "clients", "key", "how")  # parameters that no user writes
 TESTS = ("own", "whole", "apart")  # who is tested on what, where a part is dealt to clients
 
 
@@ -81,7 +81,6 @@ def each(one: Callable[..., Part]) -> Step:
             for name, part in parts.items()
         }
 
-    all_of.__signature__ = inspect.signature(one)  # type: ignore[attr-defined]
     return all_of
 
 
@@ -288,16 +287,11 @@ class Called:
     named: Mapping[str, Any]
 
     def __str__(self) -> str:
-        given = [*map(_literal, self.positional), *(f"{key}={_literal(value)}" for key, value in self.named.items())]
+        given = [
+            *map(toml_value, self.positional),
+            *(f"{key}={toml_value(value)}" for key, value in self.named.items()),
+        ]
         return f"{self.name}({', '.join(given)})" if given else self.name
-
-
-def _literal(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        return f'"{value}"'
-    return f"[{', '.join(map(_literal, value))}]" if isinstance(value, list) else repr(value)
 
 
 def parse(text: str) -> tuple[Called, ...]:
@@ -312,43 +306,10 @@ def parse(text: str) -> tuple[Called, ...]:
             called = Called(name, tuple(positional), named)
             if name in DEALS and (not steps or steps[-1].name != "clients"):
                 raise Refused(f"{called}: to how many clients? Write clients(20) / {called}")
-            _fits(called)
+            bind(STEPS.get(name) or DEALS[name], name, positional, named, given=GIVEN)
             steps.append(called)
     problems.say()
     return tuple(steps)
-
-
-def _fits(called: Called) -> None:
-    """Raises `Refused` where a step's arguments do not fit its signature."""
-    function: Any = STEPS.get(called.name) or DEALS[called.name]
-    given = list(inspect.signature(function).parameters.values())
-    mine = [p for p in given if p.name not in ("parts", "part", "name", "world", "labels", "clients", "key", "how")]
-    signature = inspect.Signature(mine)
-    for key in called.named:
-        if key not in signature.parameters:
-            hint = nearest(key, signature.parameters) if mine else "it takes none"
-            raise Refused(f"{called.name}: unknown argument '{key}'; {hint}")
-    try:
-        bound = signature.bind(*called.positional, **called.named)
-    except TypeError as error:
-        said = ", ".join(str(p.name) for p in mine) or "none"
-        raise Refused(f"{called}: {error}; its arguments are: {said}") from None
-    for key, value in bound.arguments.items():
-        _check_type(called, key, value, str(mine[[p.name for p in mine].index(key)].annotation))
-
-
-def _check_type(called: Called, key: str, value: Any, kind: str) -> None:
-    values = value if isinstance(value, tuple) else (value,)
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    if kind.startswith("int"):
-        require(whole and value >= 0, f"{called}: {key} must be a whole number, 0 or more")
-    elif kind.startswith("float"):
-        require(whole or isinstance(value, float), f"{called}: {key} must be a number")
-    elif kind == "str":
-        require(all(isinstance(v, str) for v in values), f'{called}: names are texts: {called.name}("webcam")')
-    elif key == "per_client" and not whole:
-        pair = isinstance(value, list) and len(value) == 2 and all(isinstance(v, int) for v in value)
-        require(pair and 1 <= value[0] <= value[1], f"{called}: per_client must be a whole number or [least, most]")
 
 
 def text_of(steps: Sequence[Called]) -> str:
