@@ -259,7 +259,8 @@ class Program:
         gradient: Gradient,
         cohort: Cohort | None = None,
     ) -> Carry:
-        """One local step. Parameters and optimizer memory of `carry` are updated in place."""
+        """One local step on stored samples. Parameters and optimizer memory of `carry` are updated in place."""
+        x = self.net.cast(x, fold(seat.key, "prepare", number))
         step = Step(self, seat, carry, x, y, number, position)
         for owner, change in self.phase.batch:
             step.x, step.y = change(step.x, step.y, step.of(owner))
@@ -299,7 +300,7 @@ class Program:
         now = self.forward_pass(seat, segment.norm, number, None)
         now.seen = _real(seen)
         with torch.no_grad():
-            self.net(carry.params, carry.rest, x, now)
+            self.net(carry.params, carry.rest, self.net.cast(x), now)
         return carry._replace(rest={**carry.rest, **now.emitted})
 
     def end(self, seat: Seat, carry: Carry, steps: Any) -> Outcome:

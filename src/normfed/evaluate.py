@@ -80,23 +80,26 @@ class Evaluation:
         return model
 
     def _inputs(self, client: str, x: Tensor) -> Tensor:
+        """Samples as the method has them enter the model; as they are stored where it says nothing."""
+        if self.phase.view is None or self.phase.view[1].inputs is None:
+            return x
         train = self.federation.split(client, "train")
         own = None if train is None else self.net.cast(train[0])
         return viewed(self.phase, self.net.cast(x), client, list(self.sizes), self.state.slots, own)
 
     def split(self, client: str, which: str) -> tuple[Tensor, Tensor] | None:
-        """Samples as the model is to see them, and labels."""
+        """Samples for `predict`, and labels."""
         pair = self.federation.split(client, which)
         return None if pair is None else (self._inputs(client, pair[0]), pair[1])
 
     def sample(self, client: str, which: str, count: int) -> tuple[Tensor, Tensor] | None:
-        """Up to `count` samples of a split, evenly spaced: data often lie sorted."""
+        """Up to `count` samples of a split, evenly spaced (data often lie sorted), as the model is to see them."""
         pair = self.federation.split(client, which)
         if pair is None or not len(pair[0]):
             return None
         n = min(count, len(pair[0]))
         chosen = (torch.arange(n) * len(pair[0]) // n).to(pair[0].device)
-        return self._inputs(client, pair[0][chosen]), pair[1][chosen]
+        return self.net.cast(self._inputs(client, pair[0][chosen])), pair[1][chosen]
 
     def _score(self, logits: Tensor, y: Tensor) -> dict[str, float]:
         return {**{name: METRICS[name](logits, y) for name in self.metrics}, "loss": float(self.rules.loss(logits, y))}
@@ -146,7 +149,9 @@ def predict(net: Net, state: State, x: Tensor, mode: Mode = RUNNING, batch_size:
     if len(parts) > 1 and len(parts[-1]) == 1:
         parts[-2:] = [torch.cat(parts[-2:])]
     with torch.no_grad():
-        return torch.cat([net(*net.split(state), part, Pass(mode, training=False, emit=False)) for part in parts])
+        return torch.cat(
+            [net(*net.split(state), net.cast(part), Pass(mode, training=False, emit=False)) for part in parts]
+        )
 
 
 def tracked(net: Net) -> list[str]:
@@ -163,7 +168,7 @@ def measured(net: Net, state: State, x: Tensor, batch_size: int) -> dict[str, Te
             if len(part) == 1 and seen:
                 continue
             now = Pass(MEASURE, training=False, seen=seen)
-            net(params, rest, part, now)
+            net(params, rest, net.cast(part), now)
             rest = {**rest, **now.emitted}
             seen += len(part)
     return pick(rest, tracked(net))

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normfed import checkpoint, checks, dispatch, pictures
+from normfed import checkpoint, checks, dispatch, pictures, prepare
 from normfed._version import __version__
 from normfed.data.store import ClientData, Pooled, Store
 from normfed.errors import Problems, Refused
@@ -102,9 +102,9 @@ class Run:
         with problems:
             survey = checks.survey(clients)
         with problems:
-            self.plan = build(
-                method, model, checks.first_samples(clients)[0], seed=given_seed if isinstance(given_seed, int) else 0
-            )
+            samples = checks.first_samples(clients)[0]
+            chain = prepare.parse(settings.get("prepare"), like=samples)
+            self.plan = build(method, model, samples, given_seed if isinstance(given_seed, int) else 0, chain)
         problems.say()
         given = self.settings
         self.loss = given.loss_function

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedBuffer
 
 from normfed.errors import Refused
-from normfed.keys import signed
+from normfed.keys import Key, signed
 from normfed.norm import BATCH, RUNNING, Pass, drive
+from normfed.prepare import PLAIN, Prepare
 from normfed.state import Entry, Role, State, describe
 
 EVALUATION_BATCH = 1024  # samples per forward pass; changes no number, statistics being fixed
@@ -43,9 +44,9 @@ class Net:
     """The prepared model: a function of (params, rest, x), where `params` are the entries trained by gradient and
     `rest` is everything else in `state_dict()`. Holds no state of its own."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, prepare: Prepare = PLAIN) -> None:
         """Takes `model` over: give it a copy."""
-        self.module = model
+        self.module, self.prepare = model, prepare
         self.entries: tuple[Entry, ...] = describe(model)
         self.initial: dict[str, Tensor] = {
             name: tensor.detach().clone()

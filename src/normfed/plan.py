@@ -7,12 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from normfed.errors import Refused
 from normfed.method import Expression, Gather, Method, Report, Segment, Slot, Switch, View, When
 from normfed.net import Facts, Net, materialise, probe
 from normfed.norm import BATCH, RUNNING, Driveable
+from normfed.prepare import PLAIN, Prepare
 from normfed.reducers import PooledMoments, Reducer, maximum, weighted_mean
 from normfed.state import BATCH_NORMS, Entry, Role, Scope, Select, StatisticsLayer, norm_layers
 
@@ -85,8 +87,9 @@ class Plan:
         return self.phases[frozenset()]
 
 
-def build(method: Expression, model: nn.Module, x: Tensor, seed: int = 0) -> Plan:
-    """Builds `method` for `model` (not touched) and input like `x`. Raises `Refused` with all problems."""
+def build(method: Expression, model: nn.Module, x: Tensor, seed: int = 0, prepare: Prepare = PLAIN) -> Plan:
+    """Builds `method` for `model` (not touched) and samples like `x`, which `prepare` makes input of. Raises `Refused`
+    with all problems."""
     if not isinstance(method, Expression):
         raise Refused(f"method must be made by a factory of normfed.methods, not {type(method).__name__}")
     switches = tuple({s.name: s for s in method.switches()}.values())
@@ -101,6 +104,7 @@ def build(method: Expression, model: nn.Module, x: Tensor, seed: int = 0) -> Pla
     first = transforms[frozenset()]
     if any([t for _, t in other] != [t for _, t in first] for other in transforms.values()):
         problems.append(f"{method}: phases of a method cannot transform the model differently")
+    x = prepare(x, _precision(model))
     net = materialise(model, x, seed)
     for i, (owner, transform) in enumerate(first):
         earlier = " and ".join(dict.fromkeys(name for name, _ in first[:i]))
@@ -111,7 +115,7 @@ def build(method: Expression, model: nn.Module, x: Tensor, seed: int = 0) -> Pla
     if problems:
         raise Refused(*problems)
     model_facts = (norm_layers(net), tuple(dict.fromkeys(owner for owner, _ in first)))
-    prepared = Net(net)
+    prepared = Net(net, prepare)
     facts = probe(prepared, x)
     problems += facts.problems
 
@@ -132,6 +136,11 @@ def build(method: Expression, model: nn.Module, x: Tensor, seed: int = 0) -> Pla
     pool = any(a.pool for chosen in atoms.values() for a in chosen)
     every_gather = tuple((owner, gather) for (owner, _), gather in gathers.items())
     return Plan(method, prepared, facts, phases, switches, slots, pool, refreshes, every_gather)
+
+
+def _precision(model: nn.Module) -> torch.dtype:
+    floating = (p.dtype for p in model.parameters() if p.dtype.is_floating_point)
+    return next(floating, torch.get_default_dtype())
 
 
 def _slots(phases: Any) -> tuple[tuple[tuple[str, Slot], ...], list[str]]:

@@ -163,7 +163,6 @@ def _require(condition: bool, message: str) -> None:
 class Prepare:
     """A chain of steps. Empty, it makes floating numbers in [0, 1] of bytes, and nothing of anything else."""
 
-    text: str = ""
     steps: tuple[tuple[str, tuple[Any, ...], tuple[tuple[str, Any], ...]], ...] = ()
 
     def __call__(self, x: Tensor, dtype: torch.dtype, key: Key | None = None) -> Tensor:
@@ -178,29 +177,27 @@ class Prepare:
             x = STEPS[name](x, None if key is None else fold(key, name, i), *positional, **dict(named))
         return x
 
-    def problems(self, x: Tensor) -> list[str]:
-        """Why it cannot prepare samples like these."""
-        if not self.steps:
-            return []
+    def check(self, x: Tensor) -> None:
+        """Raises `Refused` where it cannot prepare samples like these."""
         if x.dtype is not torch.uint8 or x.dim() != 4:
-            return [
-                f"prepare is for images stored as uint8 [channels, height, width]; these are {tuple(x.shape[1:])} of {x.dtype}"
-            ]
-        found = Problems()
-        with found:
-            self(x[:1], torch.float32, 0)
-        with found:
-            self(x[:1], torch.float32)
-        return list(dict.fromkeys(found.found))
+            about = f"{tuple(x.shape[1:])} of {x.dtype}"
+            raise Refused(f"prepare is for images stored as uint8 [channels, height, width]; these are {about}")
+        problems = Problems()
+        for key in (None, 0):
+            with problems:
+                self(x[:1], torch.float32, key)
+        problems.say()
 
 
 PLAIN = Prepare()
 
 
-def parse(text: str | None) -> Prepare:
-    """The chain that a text means. Raises `Refused` with every problem in it."""
-    if text is None or not text.strip():
+def parse(text: str | None, like: Tensor | None = None) -> Prepare:
+    """The chain that a text means, tried on samples. Raises `Refused` with every problem in it."""
+    if text is None:
         return PLAIN
+    if not isinstance(text, str):
+        raise Refused(f'prepare={text!r}: must be a text, "flip + normalize(0.5, 0.5)"')
     problems = Problems()
     steps = []
     for part in split(text, "+"):
@@ -211,4 +208,7 @@ def parse(text: str | None) -> Prepare:
             bind(STEPS[name], name, positional, named, given=("x", "key"))
             steps.append((name, tuple(positional), tuple(named.items())))
     problems.say()
-    return Prepare(text, tuple(steps))
+    chain = Prepare(tuple(steps))
+    if like is not None:
+        chain.check(like)
+    return chain

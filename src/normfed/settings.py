@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from normfed import losses
+from normfed import losses, prepare
 from normfed.checks import choice
 from normfed.errors import Problems, Refused, nearest
 from normfed.evaluate import VIEWS
@@ -45,6 +45,7 @@ class Settings:
     pictures: tuple[str, ...] = ()  # of normalization, see normfed.pictures
     shuffle: bool = True
     drop_last: bool = False
+    prepare: str | None = None  # of stored images: what becomes of them before the model sees them
     weighting: str | Mapping[str, float] = "samples"
     participation: float = 1.0
     engine: str = "auto"
@@ -106,9 +107,10 @@ class Settings:
         for picture in self.pictures:
             found += choice("picture", picture, (*PICTURES, "all"))
         if isinstance(self.loss, str):
-            found += _refusals(self.loss)
+            found += _refusals(losses.parse, self.loss)
         elif self.loss is not None and not callable(self.loss):
             found.append(f"loss={self.loss!r}: must be a name or a function of (logits, labels)")
+        found += _refusals(prepare.parse, self.prepare)
         if isinstance(self.weighting, str):
             found += choice("weighting", self.weighting, WEIGHTINGS)
         elif not isinstance(self.weighting, Mapping):
@@ -144,10 +146,10 @@ class Settings:
         return adamw(self.weight_decay) if self.optimizer == "adamw" else sgd(self.momentum, self.weight_decay)
 
 
-def _refusals(loss: str) -> list[str]:
+def _refusals(parse: Callable[[Any], Any], text: Any) -> list[str]:
     problems = Problems()
     with problems:
-        losses.parse(loss)
+        parse(text)
     return problems.found
 
 

@@ -91,7 +91,9 @@ def bind(
 ) -> inspect.BoundArguments:  # fmt: skip
     """The arguments of a call, checked against the function's signature and annotations. Parameters in `given` are
     not the writer's. Defaults are filled in."""
-    parameters = [p for p in inspect.signature(function).parameters.values() if p.name not in given]
+    hints = typing.get_type_hints(function)
+    every = inspect.signature(function).parameters.values()
+    parameters = [p.replace(annotation=hints.get(p.name, p.empty)) for p in every if p.name not in given]
     signature = inspect.Signature(parameters)
     for key in named:
         if key not in signature.parameters:
@@ -102,7 +104,6 @@ def bind(
     except TypeError as error:
         raise Refused(f"{name}: {error}; its arguments are {signature}") from None
     bound.apply_defaults()
-    hints = typing.get_type_hints(function)
     for key, value in bound.arguments.items():
         several = signature.parameters[key].kind is inspect.Parameter.VAR_POSITIONAL
         for one in value if several else (value,):

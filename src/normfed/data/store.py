@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from torch import Tensor
 Split = tuple[Tensor, Tensor]
 
 POOL_BYTES = 2**31  # a second copy of the training data is kept up to this size
+HELD_BYTES = 2**32  # a lazy federation that says it is no larger is held on a CPU; on an accelerator, half its memory
 
 
 @dataclass(frozen=True)
@@ -44,16 +46,17 @@ ROLES = ("train", "evaluate", "unseen")
 
 
 class Store:
-    """Clients by name, their tensors on the run's device. A plain dict is kept there whole; any other mapping is taken
-    to be lazy: a client is loaded when its turn comes and not held."""
+    """Clients by name, their tensors on the run's device. A plain dict is kept there whole. Any other mapping is taken
+    to be lazy, a client being loaded when its turn comes and not held, unless it says by `nbytes` that it is small."""
 
     def __init__(self, clients: Mapping[str, ClientData], device: torch.device) -> None:
         self.roles = {name: clients[name].role for name in clients}
         self.names = self.of("train")  # those who take part
-        self.lazy = not isinstance(clients, dict)
+        self.lazy = not isinstance(clients, dict) and getattr(clients, "nbytes", math.inf) > _room(device)
         self._clients = clients
         self._device = device
         self._held: dict[tuple[str, str], Split | None] = {}
+        self._moved: dict[int, tuple[Tensor, Tensor]] = {}  # what clients share is moved to the device once
         self._pool: tuple[tuple[str, ...], Tensor, Tensor, dict[str, int]] | None = None
 
     def split(self, client: str, which: str) -> Split | None:
@@ -61,10 +64,17 @@ class Store:
             return self._held[client, which]
         pair = self._clients[client].split(which)
         if pair is not None:
-            pair = (pair[0].to(self._device), pair[1].to(self._device))
+            pair = (self._here(pair[0]), pair[1].to(self._device))
         if not self.lazy:
             self._held[client, which] = pair
         return pair
+
+    def _here(self, x: Tensor) -> Tensor:
+        if x.device == self._device or self.lazy:
+            return x.to(self._device)
+        if id(x) not in self._moved:
+            self._moved[id(x)] = x, x.to(self._device)
+        return self._moved[id(x)][1]
 
     def of(self, *roles: str) -> tuple[str, ...]:
         """Names of the clients with one of these roles, in the federation's order."""
@@ -88,6 +98,10 @@ class Store:
             first = dict(zip(members, rows, strict=False))
             self._pool = (members, torch.cat([x for x, _ in splits]), torch.cat([y for _, y in splits]), first)
         return self._pool[1:]
+
+
+def _room(device: torch.device) -> float:
+    return HELD_BYTES if device.type == "cpu" else torch.cuda.get_device_properties(device).total_memory / 2
 
 
 class Pooled(Mapping[str, ClientData]):

@@ -41,8 +41,9 @@ class _One:
     def _step(self, segment: Segment, cohort: Cohort | None) -> Carry:
         chosen = self.place.course.samples(self.taken)
         position = self.place.course.batches[self.taken].position
-        x, y = self.program.net.cast(self.x[chosen]), self.y[chosen]
-        return self.program.step(self.seat, self.carry, x, y, self.taken, position, segment, gradient, cohort)
+        return self.program.step(
+            self.seat, self.carry, self.x[chosen], self.y[chosen], self.taken, position, segment, gradient, cohort
+        )
 
     def advance(self, segment: Segment) -> None:
         for _ in range(first_steps(segment, self.taken, len(self.place.course.batches))):
@@ -51,7 +52,7 @@ class _One:
     def measure(self, segment: Segment) -> None:
         course = self.place.measured_on(segment.batch_size)
         for number, batch in enumerate(course.batches):
-            x = self.program.net.cast(self.x[course.samples(number)])
+            x = self.x[course.samples(number)]
             self.carry = self.program.measure(self.seat, self.carry, x, number, batch.start, segment)
 
     def common_step(self, segment: Segment) -> list[Advance]:

@@ -162,7 +162,7 @@ class _Stack:
             return self.program.step(seat, carry, x, y, number, position, segment, gradient, cohort)
 
         return vmap(step, (self.axes, 0, 0, 0, 0, 0), randomness="error")(
-            self._taken(chosen), chosen.take(self.carry), self.program.net.cast(self.x[rows]), self.y[rows],
+            self._taken(chosen), chosen.take(self.carry), self.x[rows], self.y[rows],
             self.path.numbers(chosen.members), self.path.positions(chosen.members),
         )  # fmt: skip
 
@@ -182,7 +182,7 @@ class _Stack:
             return self.program.measure(seat, carry, x, number, seen, segment)
 
         for chosen, size in path.ticks([len(course) for course in path.courses]):
-            x = self.program.net.cast(self.x[path.rows(chosen.members, size)])
+            x = self.x[path.rows(chosen.members, size)]
             carry = vmap(step, (self.axes, 0, 0, 0, 0), randomness="error")(
                 self._taken(chosen), chosen.take(self.carry), x, path.numbers(chosen.members), path.seen(chosen.members)
             )
