@@ -27,6 +27,7 @@ LAYERS = [
     ["experiment", "recipe"],
     ["testing", "compare"],
     ["runs"],
+    ["report"],
     ["demo", "bench"],
     ["evidence"],
     ["tables"],
