@@ -25,13 +25,16 @@ def pictures(n: int, side: int, channels: int, seed: int = 0) -> list[np.ndarray
     return list(np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8))
 
 
-def write_images(path: Path, images: list[np.ndarray], labels, classes=None, kind: str = "PNG") -> None:
-    """As Hugging Face `datasets` writes them; class names in the schema's metadata."""
+def write_images(path: Path, images, labels, classes=None, kind: str = "PNG", column="image", spoilt=()) -> None:
+    """As Hugging Face `datasets` writes them; class names in the schema's metadata. `spoilt` rows are no images."""
     struct = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-    rows = [{"bytes": encoded(image, kind), "path": f"{i}.png"} for i, image in enumerate(images)]
+    rows = [
+        {"bytes": b"nothing" if i in spoilt else encoded(image, kind), "path": f"{i}.png"}
+        for i, image in enumerate(images)
+    ]
     features = {"image": {"_type": "Image"}, "label": {"_type": "ClassLabel", "names": list(classes or ())}}
     metadata = {"huggingface": json.dumps({"info": {"features": features}})} if classes else None
-    schema = pa.schema([("image", struct), ("label", pa.int64())], metadata=metadata)
+    schema = pa.schema([(column, struct), ("label", pa.int64())], metadata=metadata)
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.table([pa.array(rows, struct), pa.array(labels, pa.int64())], schema=schema), path)
 

@@ -11,6 +11,7 @@ from normfed.data import catalogue
 from normfed.data.catalogue import DATASETS, Dataset, present
 from normfed.data.federation import Federation, federate
 from normfed.data.source import Block, Source
+from normfed.errors import Refused
 from normfed.text import bind, call
 
 __all__ = [
@@ -41,5 +42,7 @@ def source_of(data: str, root: Path | None = None) -> Source:
         bind(embedded, name, positional, named)
         return embedded(*positional, **named)
     catalogue.find(name)
+    if positional:
+        raise Refused(f"{name}: arguments go by name, {name}(side=64)")
     bind(catalogue.source, name, positional, named, given=("name", "root"))
     return catalogue.source(name, root, **named)

@@ -179,7 +179,10 @@ def source(
         if absent:
             raise Refused(*(f"{name}: no domain '{d}' under {home / name}; {nearest(d, there)}" for d in absent))
         there = {domain: there[domain] for domain in domains}
-    opened = _opened(there, side or dataset.side, channels or dataset.channels)
+    side, channels = dataset.side if side is None else side, dataset.channels if channels is None else channels
+    if (dataset.side and side < 1) or channels not in (1, 3):
+        raise Refused(f"{name}: side={side} and channels={channels}: sides are 1 or more, channels 1 or 3")
+    opened = _opened(there, side, channels)
     names = _class_names(dataset, opened)
     blocks, names = _chosen(dataset, opened, names, classes)
     missing = [d for d in dataset.domains if d not in there and d not in dataset.stand_ins]
@@ -204,7 +207,10 @@ def _class_names(dataset: Dataset, opened: Sequence[files.File]) -> tuple[str, .
     if len(said) > 1:
         paths = list(said.values())
         raise Refused(f"{dataset.name}: {paths[0]} and {paths[1]} name their classes differently")
+    lowest = min(int(file.labels.min(initial=0)) for file in opened)
     highest = max(int(file.labels.max(initial=0)) for file in opened)
+    if lowest < 0:
+        raise Refused(f"{dataset.name}: label {lowest}; labels begin at 0")
     names = next(iter(said), dataset.classes)
     if len(names) <= highest:
         if said or dataset.classes:

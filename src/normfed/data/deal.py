@@ -15,7 +15,7 @@ from normfed.keys import Key, fold, integers, normal, permutation, uniform
 Dealt = list[np.ndarray]  # of each client: positions in the pool
 Deal = Callable[Concatenate[np.ndarray, int, int, ...], Dealt]  # (labels, clients, key, arguments) -> positions
 
-ATTEMPTS = 1000  # draws of a skewed partition until every client has enough
+ATTEMPTS = 200  # draws of a skewed partition until every client has enough
 
 
 def subkey(key: int, *data: Key | str) -> int:
@@ -74,10 +74,11 @@ def dirichlet(
     """Label skew. Each class is dealt in proportions drawn from Dirichlet(alpha) over the clients, again until every
     client has `least` samples (Hsu et al., 2019; Yurochkin et al., 2019). With `size`, each client draws its own
     proportions of the classes and takes that many samples, from what is left of a class where it runs out."""
+    _above_zero("dirichlet", alpha)
     if size is not None:
         return _dirichlet_of_size(labels, clients, key, alpha, size)
     classes = by_class(labels)
-    for attempt in range(ATTEMPTS):
+    for attempt in range(ATTEMPTS if clients * least <= len(labels) else 0):
         shares = dirichlet_draws(fold(key, "shares", attempt), alpha, len(classes), clients)
         parts: list[list[np.ndarray]] = [[] for _ in range(clients)]
         for (label, positions), share in zip(classes.items(), shares, strict=True):
@@ -88,12 +89,19 @@ def dirichlet(
         if min(map(len, dealt)) >= least:
             return dealt
     raise Refused(
-        f"dirichlet({alpha:g}) over {clients} clients: no draw of {ATTEMPTS} leaves every client {least} samples of "
+        f"dirichlet({alpha:g}) over {clients} clients: no draw leaves every client {least} samples of "
         f"{len(labels)}; take fewer clients, a larger alpha or a smaller `least`"
     )
 
 
+def _above_zero(name: str, alpha: float) -> None:
+    if alpha <= 0:
+        raise Refused(f"{name}({alpha:g}): alpha must be above 0")
+
+
 def _dirichlet_of_size(labels: np.ndarray, clients: int, key: int, alpha: float, size: int) -> Dealt:
+    if size < 1:
+        raise Refused(f"dirichlet: size={size} must be 1 or more")
     if clients * size > len(labels):
         raise Refused(f"dirichlet: {clients} clients of {size} samples need {clients * size}; there are {len(labels)}")
     left = {c: list(p[shuffled(fold(key, "class", c), len(p))]) for c, p in by_class(labels).items()}
@@ -123,14 +131,16 @@ def shards(
     or [least, most]: numbers drawn between the two. Shards have `size` samples, or share all samples equally."""
     low, high = _bounds(per_client)
     order = np.argsort(labels, kind="stable")
+    if size is not None and size < 1:
+        raise Refused(f"shards: size={size} must be 1 or more")
+    if low != high and size is None:
+        raise Refused("shards: a number drawn between two bounds needs the size of a shard")
     available = len(order) // size if size is not None else clients * low
     if size is not None:
         pieces = np.split(order[: available * size], available) if available else []
     else:
         pieces = cut(order, np.ones(available))
-    if low != high and size is None:
-        raise Refused("shards: a number drawn between two bounds needs the size of a shard")
-    if not clients * low <= available:
+    if clients * low > available:
         raise Refused(
             f"shards: {clients} clients need at least {clients * low} shards; {len(order)} samples make {available}"
         )
@@ -188,6 +198,7 @@ def blocks(labels: np.ndarray, clients: int, key: int) -> Dealt:
 
 def quantity(labels: np.ndarray, clients: int, key: int, alpha: float, least: int = 10) -> Dealt:
     """Quantity skew: sizes in proportions drawn from Dirichlet(alpha), labels at random; no client below `least`."""
+    _above_zero("quantity", alpha)
     if clients * least > len(labels):
         raise Refused(
             f"quantity: {clients} clients with at least {least} samples need {clients * least}; there are {len(labels)}"

@@ -14,13 +14,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from normfed.data.partition import EMPTY, Called, Part, Parts, World, apply, parse, text_of
+from normfed.data.partition import Called, apply, parse, text_of
 from normfed.data.source import SPLITS, WHOLE, Source
+from normfed.data.steps import EMPTY, Part, Parts, World
 from normfed.data.store import ClientData
 from normfed.errors import Refused
 from normfed.keys import fold
 
-FORMAT = "normfed-partition"
+FORMAT, VERSION = "normfed-partition", 1
 HOLD_OUT = 0.2  # of what nobody has split, for testing
 
 
@@ -110,7 +111,7 @@ class Federation(Mapping[str, ClientData]):
         """Writes the partition: rows of every client, with a hash of them and of the labels they were drawn from."""
         used = {block for client in self._listing().values() for s in SPLITS for block in client.get(s, {})}
         document = {
-            "format": FORMAT, "version": 1, "data": self.name, "partition": self.partition, "seed": self.seed,
+            "format": FORMAT, "version": VERSION, "data": self.name, "partition": self.partition, "seed": self.seed,
             "hash": self.hash,
             "blocks": {b.name: [len(b.labels), labels_hash(b.labels)] for b in self.source.blocks if b.name in used},
             "clients": self._listing(),
@@ -136,7 +137,7 @@ def federate(source: Source, partition: str | None = None, seed: int = 0) -> Fed
         steps = _with_hold_out(steps)
     numbers = {name: i for i, name in enumerate(source.domains)}
     domain_of = np.repeat([numbers[b.domain] for b in source.blocks], [len(b.labels) for b in source.blocks])
-    world = World(source.labels, source.domains, domain_of, source.twins)
+    world = World(source.labels, source.domains, domain_of, lambda: source.twins)
     parts = apply(steps, {"": start}, world, int(fold(seed, "data")))
     return Federation(source, parts, text_of(steps), seed)
 
@@ -167,34 +168,44 @@ def _from_file(source: Source, path: Path) -> Federation:
         raise Refused(f"partition '{path}' cannot be read: {getattr(error, 'strerror', None) or error}") from None
     except json.JSONDecodeError as error:
         raise Refused(f"partition '{path}' is not JSON: {error}") from None
-    if not isinstance(document, dict) or document.get("format") != FORMAT or document.get("version") != 1:
+    if not isinstance(document, dict) or (document.get("format"), document.get("version")) != (FORMAT, VERSION):
         raise Refused(f"partition '{path}' is not a partition file of this version")
-    known = {block.name: i for i, block in enumerate(source.blocks)}
+    try:
+        _check_blocks(source, document, path)
+        parts = {client: _part(source, facts, path) for client, facts in document["clients"].items()}
+        federation = Federation(source, parts, document["partition"], document["seed"])
+        same = federation.hash == document["hash"]
+    except Refused:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError):
+        same = False
+    if not same:
+        raise Refused(f"partition '{path}' was changed after it was written: its hash does not match")
+    return federation
+
+
+def _check_blocks(source: Source, document: Mapping[str, Any], path: Path) -> None:
+    """The samples must be those that the partition was drawn from."""
+    known = {block.name: [len(block.labels), labels_hash(block.labels)] for block in source.blocks}
     problems = []
-    for name, (count, digest) in document["blocks"].items():
+    for name, drawn_from in document.get("blocks", {}).items():
         if name not in known:
             problems.append(f"partition '{path}' needs {document['data']}'s {name}, which is not there")
-        elif [count, digest] != [
-            len(source.blocks[known[name]].labels),
-            labels_hash(source.blocks[known[name]].labels),
-        ]:
+        elif drawn_from != known[name]:
             problems.append(f"partition '{path}' was drawn from other samples of {name}: their number or labels differ")
     if problems:
         raise Refused(*problems)
-    parts: Parts = {}
-    for client, facts in document["clients"].items():
-        rows = {
-            split: np.concatenate(
-                [
-                    EMPTY,
-                    *(np.asarray(r, np.int64) + source.starts[known[b]] for b, r in facts[split].items()),
-                ]
-            )
-            for split in SPLITS
-            if split in facts
-        }
-        parts[client] = Part(**rows, role=facts["role"])
-    federation = Federation(source, parts, document["partition"], document["seed"])
-    if federation.hash != document["hash"]:
-        raise Refused(f"partition '{path}' was changed after it was written: its hash does not match")
-    return federation
+
+
+def _part(source: Source, facts: Mapping[str, Any], path: Path) -> Part:
+    first = {block.name: int(start) for block, start in zip(source.blocks, source.starts, strict=False)}
+    count = {block.name: len(block.labels) for block in source.blocks}
+    part = Part(role=facts["role"])
+    for split in SPLITS:
+        pieces = [EMPTY]
+        for block, rows in facts.get(split, {}).items():
+            if rows and not 0 <= min(rows) <= max(rows) < count[block]:
+                raise Refused(f"partition '{path}': row {max(rows)} of {block}, which has {count[block]}")
+            pieces.append(np.asarray(rows, np.int64) + first[block])
+        part = part.with_rows(split, np.concatenate(pieces))
+    return part

@@ -60,18 +60,16 @@ class Source:
     def domains(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(block.domain for block in self.blocks))
 
+    @cached_property
     def twins(self) -> np.ndarray:
-        """A number for each row; copies of one sample have the same."""
-        numbers, first = [], 0
-        for block in self.blocks:
-            own = (
-                np.arange(len(block.labels))
-                if block.twins is None
-                else np.unique(block.twins(), return_inverse=True)[1]
-            )
-            numbers.append(own + first)
-            first += len(block.labels)
-        return np.concatenate(numbers)
+        """A number for each row; copies of one sample have the same. Images have to be decoded for it."""
+        known = [i for i, block in enumerate(self.blocks) if block.twins is not None]
+        numbers = -1 - np.arange(self.starts[-1])  # nobody's copy
+        if known:
+            rows = np.concatenate([self.rows_of(i) for i in known])
+            digests = np.concatenate([twins() for i in known if (twins := self.blocks[i].twins) is not None])
+            numbers[rows] = np.unique(digests, return_inverse=True)[1]
+        return numbers
 
     def rows_of(self, block: int) -> np.ndarray:
         return np.arange(self.starts[block], self.starts[block + 1])

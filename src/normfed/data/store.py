@@ -35,10 +35,9 @@ class ClientData:
         pair = getattr(self, name)
         if pair is None:
             return None
-        try:
-            x, y = pair
-        except (TypeError, ValueError):
-            raise ValueError(f"{name} must be a pair (x, y)") from None
+        if not hasattr(pair, "__len__") or len(pair) != 2:
+            raise ValueError(f"{name} must be a pair (x, y)")
+        x, y = pair
         return torch.as_tensor(x), torch.as_tensor(y)
 
 
