@@ -2,6 +2,7 @@
 
 from normfed import methods
 from normfed._version import __version__
+from normfed.data.given import federation
 from normfed.data.store import ClientData
 from normfed.errors import Aborted, NormfedError, Refused
 from normfed.experiment import Result, Run, simulate
@@ -20,6 +21,7 @@ __all__ = [
     "Slot",
     "__version__",
     "factory",
+    "federation",
     "methods",
     "simulate",
     "switch",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from typing import Annotated
 
 import typer
@@ -24,6 +25,7 @@ def _main(version: Annotated[bool, typer.Option("--version", help="Print the ver
 def main() -> None:
     """Runs the command line; a wrong value ends with exit code 2 and its reasons on stderr."""
     keep_big_blocks()
+    warnings.showwarning = lambda message, *where: print(f"normfed: note: {message}", file=sys.stderr)
     try:
         app()
     except NormfedError as error:

@@ -40,13 +40,18 @@ def hash_of(path: Path) -> str:
     return _hash_of(path, facts.st_size, facts.st_mtime_ns)
 
 
+def name_of(path: Path, shape: tuple[int, ...], rows: np.ndarray | None) -> str:
+    """Of the images of a file, or of some of its rows, in this shape."""
+    chosen = "" if rows is None else f"-{number(rows.tobytes()):016x}"
+    return f"{hash_of(path)[:32]}-{'x'.join(map(str, shape))}{chosen}"
+
+
 @dataclass
 class Decoded:
-    """The images of one file as [n, channels, side, side] bytes. Nothing is decoded before it is asked for."""
+    """Images as [n, channels, height, width] bytes. Nothing is decoded before it is asked for."""
 
-    path: Path
+    name: Callable[[], str]  # says what they were made from; "": not kept
     shape: tuple[int, ...]
-    rows: np.ndarray | None  # of the file; None: all
     count: int
     images: Callable[[], Iterator[tuple[np.ndarray, int]]]  # pixels, and a number that tells images apart
     _held: tuple[np.ndarray, np.ndarray] | None = field(default=None, repr=False)
@@ -58,12 +63,6 @@ class Decoded:
         """[n]: a number for the pixels of each image, before any resizing."""
         return self._both()[1]
 
-    @property
-    def home(self) -> Path:
-        chosen = "" if self.rows is None else f"-{number(self.rows.tobytes()):016x}"
-        size = "x".join(map(str, self.shape))
-        return folder() / "decoded" / f"{hash_of(self.path)[:32]}-{size}{chosen}-v{VERSION}"
-
     def _both(self) -> tuple[np.ndarray, np.ndarray]:
         if self._held is None:
             self._held = self._mapped() or self._in_memory()
@@ -71,7 +70,10 @@ class Decoded:
 
     def _mapped(self) -> tuple[np.ndarray, np.ndarray] | None:
         """From the cache folder, decoded into it first where it is not there; None where it cannot be written to."""
-        home = self.home
+        name = self.name()
+        if not name:
+            return None
+        home = folder() / "decoded" / f"{name}-v{VERSION}"
         if not home.is_dir() and not self._written(home):
             return None
         return np.load(home / "samples.npy", mmap_mode="r"), np.load(home / "digests.npy")

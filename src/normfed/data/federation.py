@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -128,6 +129,8 @@ def labels_hash(labels: np.ndarray) -> str:
 
 def federate(source: Source, partition: str | None = None, seed: int = 0) -> Federation:
     """The source's samples as clients: by a partition's text, or by a file of one."""
+    for note in source.notes:
+        warnings.warn(f"{source.name}: {note}", stacklevel=3)
     text = source.partition if partition is None else partition
     if text.endswith(".json"):
         return _from_file(source, Path(text))

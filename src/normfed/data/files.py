@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from normfed.data import cache
+from normfed.data import cache, images
 from normfed.data.source import SPLITS, WHOLE, Block
 from normfed.errors import Refused
 
@@ -49,9 +49,12 @@ class File:
         if self.arrays is not None:
             values = self.arrays if rows is None else self.arrays[rows]
             return Block(self.domain, self.split, labels, values.shape[1:], values.dtype, lambda: values)
-        images = cache.Decoded(self.path, self.shape, rows, len(labels), lambda: _images(self.path, self.shape, rows))
+        pictures = cache.Decoded(
+            lambda: cache.name_of(self.path, self.shape, rows),
+            self.shape, len(labels), lambda: _images(self.path, self.shape, rows),
+        )  # fmt: skip
         return Block(
-            self.domain, self.split, labels, self.shape, np.dtype(np.uint8), images.samples, images.digests
+            self.domain, self.split, labels, self.shape, np.dtype(np.uint8), pictures.samples, pictures.digests
         )  # fmt: skip
 
 
@@ -72,11 +75,14 @@ def _npz(path: Path, domain: str, split: str) -> File:
         raise Refused(f"{path} cannot be read as npz: {str(error) or type(error).__name__}") from None
     if len(x) != len(labels):
         raise Refused(f"{path}: {len(x)} samples but {len(labels)} labels")
+    return File(path, domain, split, labels.astype(np.int64), arrays=as_samples(x, scale))
+
+
+def as_samples(x: np.ndarray, scale: Any = None) -> np.ndarray:
+    """Bytes and floats as they are, times the scale where there is one; other numbers as floats."""
     if scale is not None:
-        x = x.astype(np.float32) * np.float32(scale)
-    elif x.dtype not in (np.uint8, np.float32, np.float64):
-        x = x.astype(np.float32)
-    return File(path, domain, split, labels.astype(np.int64), arrays=x)
+        return x.astype(np.float32) * np.float32(scale)
+    return x if x.dtype in (np.uint8, np.float32, np.float64) else x.astype(np.float32)
 
 
 def _parquet(path: Path, domain: str, split: str, shape: tuple[int, ...]) -> File:
@@ -90,7 +96,7 @@ def _parquet(path: Path, domain: str, split: str, shape: tuple[int, ...]) -> Fil
             if missing:
                 raise Refused(f"{path} has no column {' and none '.join(missing)}; it has {', '.join(names)}")
             labels = file.read(["label"])["label"].to_numpy()
-            classes = _class_names(file.schema_arrow.metadata)
+            classes = class_names(file.schema_arrow.metadata)
     except (OSError, pa.ArrowException) as error:
         raise Refused(f"{path} cannot be read as Parquet: {str(error).splitlines()[0]}") from None
     if not np.issubdtype(labels.dtype, np.integer):
@@ -98,11 +104,11 @@ def _parquet(path: Path, domain: str, split: str, shape: tuple[int, ...]) -> Fil
     return File(path, domain, split, labels.astype(np.int64), classes, shape)
 
 
-def _class_names(metadata: Any) -> tuple[str, ...]:
+def class_names(metadata: Any, label: str = "label") -> tuple[str, ...]:
     """As Hugging Face `datasets` writes them into a file's schema."""
     try:
         features = json.loads((metadata or {})[b"huggingface"])["info"]["features"]
-        return tuple(features["label"]["names"])
+        return tuple(features[label]["names"])
     except (KeyError, TypeError, ValueError):
         return ()
 
@@ -121,18 +127,13 @@ def _images(path: Path, shape: tuple[int, ...], rows: np.ndarray | None) -> Iter
                     continue
                 try:
                     yield decode(image["bytes"].as_py(), *shape[:2])
-                except (OSError, TypeError, ValueError, SyntaxError) as error:
+                except images.FAULTS as error:
                     raise Refused(f"{path}, row {row}: the image cannot be decoded: {error}") from None
 
 
 def decode(data: bytes, channels: int, side: int) -> tuple[np.ndarray, int]:
-    """An encoded image as [channels, side, side] bytes, resized (bilinear) where it has another size."""
+    """An encoded image as [channels, side, side] bytes."""
     from PIL import Image
 
     with Image.open(io.BytesIO(data)) as image:
-        picture = image.convert("RGB" if channels == 3 else "L")
-    own = cache.number(repr(picture.size).encode() + picture.tobytes())
-    if picture.size != (side, side):
-        picture = picture.resize((side, side), Image.Resampling.BILINEAR)
-    pixels = np.asarray(picture)
-    return (pixels.transpose(2, 0, 1) if channels == 3 else pixels[None]), own
+        return images.pixels(image, channels, (side, side))

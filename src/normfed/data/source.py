@@ -46,6 +46,7 @@ class Source:
     blocks: tuple[Block, ...]
     about: str = ""
     partition: str = "domain"  # where the user asks for none
+    notes: tuple[str, ...] = ()  # what may be meant, and is worth a word
 
     @cached_property
     def starts(self) -> np.ndarray:
