@@ -6,7 +6,7 @@ scan, print on a patterned cloth. Exposure varies from picture to picture, every
 everywhere too, so what differs between the sites is how things look: feature shift, and nothing else.
 
 The shift is of a size that leaves no method helpless: a model that a site trains alone, or one that averages
-everything, is right about most digits at every site (`tests/unit/test_embedded.py` holds it to that).
+everything, is right about most digits at every site (`tests/data/test_embedded.py` holds it to that).
 """
 
 from __future__ import annotations
