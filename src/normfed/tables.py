@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from normfed.errors import Refused, nearest
+from normfed.evidence import composition
 
 Table = Callable[[Path], Mapping[str, str]]
 
-TABLES: dict[str, Table] = {}
+TABLES: dict[str, Table] = {"composition": composition.page}
 
 
 def stale(root: Path, names: Sequence[str] = ()) -> dict[str, str]:
