@@ -57,10 +57,9 @@ def composition() -> tuple[dict[str, dict[str, list[str]]], int]:
             refused[other].setdefault(reason, []).append(one)
             continue
         count += 1
-        for (_, second), reason in reasons.items():
-            if reason is not None:
-                first = one if second == other else other
-                note = f"in this order (the other way round works): {in_general(reason, first, second)}"
+        for (first, second), why in reasons.items():
+            if why is not None:
+                note = f"in this order (the other way round works): {in_general(why, first, second)}"
                 refused[first].setdefault(note, []).append(second)
     return refused, count
 

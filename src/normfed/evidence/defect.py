@@ -20,8 +20,13 @@ from normfed.models import make
 from normfed.testing import seeded
 
 LR = 0.005
-PARTS = {"stem": ("conv0", "bn0"), "stage 1": ("conv1", "bn1"), "stage 2": ("conv2", "bn2"), "stage 3": ("conv3", "bn3"),
-         "classifier": ("linear",)}  # fmt: skip
+PARTS = {
+    "stem": ("conv0", "bn0"),
+    "stage 1": ("conv1", "bn1"),
+    "stage 2": ("conv2", "bn2"),
+    "stage 3": ("conv3", "bn3"),
+    "classifier": ("linear",),
+}
 
 
 def federation() -> dict[str, ClientData]:
