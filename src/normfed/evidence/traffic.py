@@ -96,7 +96,7 @@ def _fourth(cifar: dict[str, Sent]) -> list[Row]:
                 rounds,
                 _share(m * (slow - fast), whole),
                 bits,
-            )  # fmt: skip
+            )
         )
     return found
 
@@ -123,7 +123,7 @@ def _fifth(mnist: Sent) -> list[Row]:
                 rounds,
                 _share(extra, whole),
                 bits,
-            )  # fmt: skip
+            )
         )
     return found
 
