@@ -6,6 +6,7 @@ A loss is a function of (logits, labels). By name, as `simulate(loss=...)` and t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -18,15 +19,27 @@ from normfed.text import call
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
-def _weights(weights: Sequence[float] | None, logits: Tensor) -> Tensor | None:
-    return None if weights is None else torch.tensor(weights, dtype=logits.dtype, device=logits.device)
+def _weights(weights: Sequence[float], logits: Tensor) -> Tensor:
+    if len(weights) != logits.shape[1]:
+        raise ValueError(f"{len(weights)} weights for {logits.shape[1]} classes")
+    return torch.tensor(weights, dtype=logits.dtype, device=logits.device)
+
+
+def _check(weights: Sequence[float] | None) -> None:
+    good = weights is None or (all(math.isfinite(w) and w >= 0 for w in weights) and sum(weights) > 0)
+    if not good:
+        raise Refused(f"weights={weights} must be finite, none negative and not all 0")
 
 
 def weighted(weights: Sequence[float]) -> Loss:
-    """Cross-entropy with a weight per class; the mean is over weights, as torch's."""
+    """Cross-entropy with a weight per class; the mean is over weights, as torch's. A batch that holds classes of weight
+    0 alone has loss 0."""
+    _check(weights)
 
     def loss(logits: Tensor, y: Tensor) -> Tensor:
-        return F.cross_entropy(logits, y, weight=_weights(weights, logits))
+        scale = _weights(weights, logits)[y]
+        terms = F.cross_entropy(logits, y, reduction="none") * scale
+        return terms.sum() / scale.sum().clamp(min=torch.finfo(scale.dtype).tiny)
 
     return loss
 
@@ -34,13 +47,16 @@ def weighted(weights: Sequence[float]) -> Loss:
 def focal(gamma: float = 2.0, weights: Sequence[float] | None = None) -> Loss:
     """Focal loss (Lin et al., ICCV 2017): (1 - p_y)^gamma times the cross-entropy, optionally a weight per class;
     averaged over samples, as Fed-ISIC2019's baseline has it."""
+    if not gamma >= 0:
+        raise Refused(f"focal: gamma={gamma} must not be negative")
+    _check(weights)
 
     def loss(logits: Tensor, y: Tensor) -> Tensor:
-        log_p = F.log_softmax(logits, 1)
-        log_p_y = log_p.gather(1, y[:, None])[:, 0]
-        terms = -((1 - log_p_y.exp()) ** gamma) * log_p_y
-        scale = _weights(weights, logits)
-        return (terms if scale is None else terms * scale[y]).mean()
+        log_p_y = F.log_softmax(logits, 1).gather(1, y[:, None])[:, 0]
+        # 1 - p_y; a sample that is right beyond doubt has no slope, whatever gamma
+        miss = (-torch.expm1(log_p_y)).clamp(min=torch.finfo(logits.dtype).tiny)
+        terms = -(miss**gamma) * log_p_y
+        return (terms if weights is None else terms * _weights(weights, logits)[y]).mean()
 
     return loss
 

@@ -85,6 +85,9 @@ def test_a_loss_by_name_trains(loss, engine):
     ("loss", "said"),
     [
         ("focl", "did you mean 'focal'"),
+        ("focal(gamma=-1.0)", "gamma=-1.0 must not be negative"),
+        ("weighted([1.0, -1.0, 1.0, 1.0])", "must be finite, none negative"),
+        ("weighted([1.0, 2.0])", "2 weights for 4 classes"),
         ("focal(gama=1)", "unexpected keyword"),
         ("weighted", "missing 1 required"),
         ("focal(gamma=x)", "not a TOML value"),
@@ -103,3 +106,56 @@ def test_metrics_are_recorded_by_name():
     assert all(
         set(row[f"test_{name}"]) == set("abc") for name in ("accuracy", "balanced_accuracy", "f1", "auc", "loss")
     )
+
+
+def test_losses_at_the_edges_have_values_and_slopes():
+    """Samples that are right beyond doubt, and batches that hold nothing that counts."""
+    logits = torch.tensor([[60.0, 0.0], [0.0, 1.0], [-900.0, 900.0]], requires_grad=True)
+    y = torch.tensor([0, 1, 1])
+    for gamma in (0.0, 0.5, 1.0, 2.0):
+        value = losses.focal(gamma)(logits, y)
+        (grad,) = torch.autograd.grad(value, logits)
+        assert torch.isfinite(value) and torch.isfinite(grad).all() and grad[1].abs().sum() > 0
+    nothing = losses.weighted([0.0, 1.0])(logits[:1], y[:1])
+    assert nothing == 0 and torch.autograd.grad(nothing, logits)[0].abs().sum() == 0
+    slopes = [torch.autograd.grad(f(logits, y), logits)[0] for f in (losses.focal(0.0), F.cross_entropy)]
+    torch.testing.assert_close(*slopes)
+
+
+def test_metrics_where_classes_are_missing():
+    """A class absent from the test set, one that is only predicted, one class alone, scores that tie."""
+    y = torch.tensor([0, 0, 2, 2])
+    logits = torch.tensor(
+        [[2.0, 0, 1], [0, 3, 1], [0, 1, 2], [0, 1, 2]]
+    )  # class 1 does not occur, and is predicted once
+    predicted = logits.argmax(1)
+    assert METRICS["balanced_accuracy"](logits, y) == pytest.approx(0.75)
+    assert METRICS["f1"](logits, y) == pytest.approx(reference.f1_score(y, predicted, average="macro", zero_division=0))
+    scores = logits.double().softmax(1)
+    pairs = [reference.roc_auc_score(y == c, scores[:, c]) for c in (0, 2)]
+    assert METRICS["auc"](logits, y) == pytest.approx(sum(pairs) / 2)
+    flat = torch.zeros(6, 2)  # every score ties: chance
+    assert METRICS["auc"](flat, torch.tensor([0, 1, 0, 1, 1, 1])) == 0.5
+    assert METRICS["accuracy"](flat, torch.tensor([0, 1, 0, 1, 1, 1])) == pytest.approx(
+        2 / 6
+    )  # the first class wins a tie
+    alone = torch.ones(4, dtype=torch.long)
+    assert METRICS["balanced_accuracy"](flat[:4], alone) == 0 and METRICS["f1"](flat[:4], alone) == 0
+
+
+def test_binary_auc_is_of_the_second_class():
+    logits = torch.tensor([[0.0, 1.0], [1.0, 0.0], [0.0, 2.0], [0.5, 0.0]])
+    assert (
+        METRICS["auc"](logits, torch.tensor([1, 0, 1, 0])) == 1
+        and METRICS["auc"](logits, torch.tensor([0, 1, 0, 1])) == 0
+    )
+
+
+def test_the_first_of_equally_good_rounds_is_selected_and_only_validation_decides():
+    clients = {n: nf.ClientData(train=c.train, test=c.test, val=c.train) for n, c in toy_federation().items()}
+    clients["c"] = nf.ClientData(train=clients["c"].train, test=clients["c"].test)  # has no validation data
+    result = nf.simulate(seeded(ResidualNet), clients, nf.methods.fedavg(), rounds=6, lr=1e-9, evaluate_every=2)
+    assert [bool(row.get("val_accuracy")) for row in result.history] == [False, True] * 3
+    assert set(result.history[1]["val_accuracy"]) == {"a", "b"}
+    assert result.final["selected_round"] == {0: 1}  # nothing moves: the first evaluated round
+    assert set(result.final["test_accuracy"]) == set("abc")

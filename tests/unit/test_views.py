@@ -174,3 +174,49 @@ def test_a_resumed_finished_run_evaluates_the_same():
         run_.play()
     again = nf.Run(seeded(ResidualNet), toy_federation(), m.hbn(), rounds=2, batch_size=4, resume=run_.save())
     assert largest_difference(run_.result().client_states, again.result().client_states) == 0
+
+
+def test_under_fedrdn_every_client_is_seen_through_its_own_statistics():
+    clients = with_unseen()
+    result = run(m.fedrdn(), clients)
+    views = result.history[-1]["views"]
+
+    def normalised(name, x):
+        train = clients[name].train[0].flatten(2)
+        mean, std = train.mean((0, 2)), train.std(2, correction=1).mean(0)
+        return (x - mean.view(1, -1, 1, 1)) / std.view(1, -1, 1, 1)
+
+    def seen(name):
+        x, y = clients[name].test
+        return normalised(name, x), y
+
+    for name in "abc":
+        expected = accuracy(result.global_state, *seen(name))
+        assert views["own"][name]["accuracy"] == views["global"][name]["accuracy"] == expected
+    together = [torch.cat(parts) for parts in zip(*map(seen, "abc"), strict=True)]
+    assert views["pooled"]["all"]["accuracy"] == pytest.approx(accuracy(result.global_state, *together))
+    assert views["unseen/averaged"]["d"]["accuracy"] == accuracy(result.global_state, *seen("d"))
+
+
+def test_under_hbn_clients_are_seen_through_statistics_measured_afresh():
+    clients = toy_federation()
+    result = run(m.hbn(), clients)
+    views = result.history[-1]["views"]
+    for name, client in clients.items():
+        state = {n: t for n, t in result.client_states[name].items() if not n.endswith("distribution_factor")}
+        assert views["own"][name]["accuracy"] == accuracy(state, *client.test)
+    assert largest_difference(*(result.client_states[n]["stem.1.running_mean"] for n in "ab")) == 0
+    gap = result.client_states["a"]["stem.1.running_mean"] - result.global_state["stem.1.running_mean"]
+    assert gap.abs().max() > 1e-3  # the smoothed ones lag behind
+
+
+def test_under_partialfed_the_own_view_has_what_a_client_keeps():
+    clients = toy_federation()
+    result = run(m.partialfed(), clients)
+    views = result.history[-1]["views"]
+    for name, client in clients.items():
+        assert views["own"][name]["accuracy"] == accuracy(result.client_states[name], *client.test)
+        assert views["global"][name]["accuracy"] == accuracy(result.global_state, *client.test)
+    assert result.view == "own" and not torch.equal(
+        result.client_states["a"]["stem.1.weight"], result.client_states["b"]["stem.1.weight"]
+    )
