@@ -1,5 +1,7 @@
 """What a method makes of a network is what one would have written by hand; server optimizers against their formulas."""
 
+import sys
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -148,3 +150,24 @@ def test_server_optimizers(name):
         for n, t in plain.state.model.items():
             if n not in trainable:
                 assert torch.equal(run_.state.model[n], t)
+
+
+def test_fedfa_without_its_coin_is_fedavg(monkeypatch):
+    monkeypatch.setattr(sys.modules["normfed.methods.fedfa"], "PROBABILITY", 0.0)
+    clients = toy_federation(shape=(3, 12, 12))
+    a, b = run(m.fedfa(), clients=clients).global_state, run(m.fedavg(), clients=clients).global_state
+    assert all(torch.equal(a[n], t) for n, t in b.items())
+
+
+def test_fedfa_compares_the_clients_channel_by_channel():
+    """After a round the server's spread is the unbiased variance, over clients, of each channel's running mean."""
+    clients = toy_federation(shape=(3, 12, 12))
+    together = run(m.fedfa(), clients=clients, rounds=1).global_state
+    alone = [run(m.fedfa(), clients={n: c}, rounds=1).global_state for n, c in clients.items()]
+    names = [n for n in together if n.rpartition(".")[2] in ("mean", "std") and "fedfa" in n]
+    assert len(names) == 6
+    for name in names:
+        layer, _, attribute = name.rpartition(".")
+        spread = torch.stack([state[name] for state in alone]).var(0, correction=1)
+        torch.testing.assert_close(together[f"{layer}.spread_of_{attribute}"], spread, rtol=1e-10, atol=1e-14)
+        assert spread.unique().numel() > 1

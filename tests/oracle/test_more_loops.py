@@ -393,6 +393,32 @@ def test_fedprox_draws_what_stays_at_home_to_where_the_round_began():
             assert largest_difference(state[name], expected) < 1e-11, name
 
 
+@pytest.mark.parametrize("name", ["fedbn", "silobn", "singleset"])
+def test_what_stays_at_home(name):
+    """FedBN: norm layers; SiloBN: their statistics; SingleSet: everything."""
+    home = [start() for _ in DATA]
+    server = start()
+    kept = {"fedbn": lambda n: n.startswith("n"), "silobn": lambda n: False, "singleset": lambda n: True}[name]
+    for _ in range(2):
+        clients = []
+        for own, (x, y) in zip(home, DATA, strict=True):
+            mixed = {n: own["w"][n] if kept(n) else t for n, t in server["w"].items()}
+            client = Client({"w": mixed, "s": own["s"]}, 0.05, 0.9, 1e-3)
+            for a, b in course(x, y, 4, 2):
+                client.step(client.gradients(cross_entropy(client, a, b, server, 0)))
+            clients.append(client)
+        home = [{"w": c.trained(), "s": c.s} for c in clients]
+        server = averaged(clients, SIZES)
+    result = nf.simulate(seeded(Twice), CLIENTS, getattr(m, name)(), rounds=2, **SETTINGS)
+    for own, state in zip(home, result.client_states.values(), strict=True):
+        for n in server["w"]:
+            assert largest_difference(state[n], (own if kept(n) else server)["w"][n]) < 1e-11, n
+        for n in NORMS:
+            assert largest_difference(state[f"{n}.running_var"], own["s"][n][1]) < 1e-11
+    initial = start()  # what stays at home keeps its first value on the server
+    assert all(torch.equal(result.global_state[n], t) for n, t in initial["w"].items() if kept(n))
+
+
 def test_partialfed():
     """Everything is averaged; each client goes on, and evaluates, with its own of what it keeps."""
     server, own = start(), [None] * 3
