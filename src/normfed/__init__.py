@@ -7,6 +7,7 @@ from normfed.data.store import ClientData
 from normfed.errors import Aborted, NormfedError, Refused
 from normfed.experiment import Result, Run, simulate
 from normfed.method import Method, Report, Segment, Slot, factory, switch
+from normfed.runs import load
 
 __all__ = [
     "Aborted",
@@ -22,6 +23,7 @@ __all__ = [
     "__version__",
     "factory",
     "federation",
+    "load",
     "methods",
     "simulate",
     "switch",

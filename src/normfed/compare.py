@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -86,17 +88,75 @@ def _deciles(values: Mapping[str, float], worst: Any = min) -> dict[str, float]:
     }
 
 
+def percent(value: Mapping[str, float | None] | None) -> str:
+    """91.2 ± 0.4"""
+    if value is None or value["mean"] is None:
+        return "–"
+    return f"{100 * value['mean']:.1f} ± {100 * (value['std'] or 0.0):.1f}"
+
+
 def table(documents: Sequence[Document]) -> tuple[list[str], list[list[str]]]:
     """Header and rows: a method a row, a client a column, mean and standard deviation over seeds, in percent."""
     clients = list(dict.fromkeys(client for d in documents for client in d["final"]["test_accuracy"]))
 
-    def cell(value: Mapping[str, float | None] | None) -> str:
-        if value is None or value["mean"] is None:
-            return "–"
-        return f"{100 * value['mean']:.1f} ± {100 * (value['std'] or 0.0):.1f}"
-
     rows = [
-        [d["method"], *(cell(d["final"]["test_accuracy"].get(c)) for c in clients), cell(d["final"]["average"])]
+        [d["method"], *(percent(d["final"]["test_accuracy"].get(c)) for c in clients), percent(d["final"]["average"])]
         for d in documents
     ]
     return ["method", *clients, "average"], rows
+
+
+def caption(documents: Sequence[Document]) -> str:
+    """What the numbers of a table are: a number carries its view, its rounds, its seeds."""
+    seeds = dict.fromkeys(len(d["seeds"]) for d in documents)
+    rounds = dict.fromkeys(d["rounds"] for d in documents)
+    views = dict.fromkeys(d["final"]["view"] for d in documents)
+    by_view = [
+        f"{view}: " + ", ".join(d["method"] for d in documents if d["final"]["view"] == view)
+        if len(views) > 1
+        else view
+        for view in views
+    ]
+    return (
+        f"Test accuracy in percent, mean ± standard deviation over {_or(seeds)} seed{'s' * (seeds != {1: None})}, "
+        f"{_or(rounds)} rounds; model evaluated: {'; '.join(by_view)}"
+    )
+
+
+def _or(values: Mapping[Any, Any]) -> str:
+    return " or ".join(map(str, values))
+
+
+FORMATS = ("csv", "md", "tex")
+
+
+def export(documents: Sequence[Document], kind: str) -> str:
+    """The table as CSV (fractions, means and deviations apart), Markdown or LaTeX (percent)."""
+    if kind == "csv":
+        return _csv(documents)
+    header, rows = table(documents)
+    if kind == "md":
+        lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
+        return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+    body = [" & ".join(_tex(cell) for cell in line) + r" \\" for line in (header, *rows)]
+    return "\n".join(
+        [rf"\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}", r"\hline", body[0], r"\hline", *body[1:], r"\hline",
+         r"\end{tabular}", f"% {caption(documents)}", ""]
+    )  # fmt: skip
+
+
+def _tex(cell: str) -> str:
+    special = {"\\": r"\textbackslash{}", "±": r"$\pm$", "–": "--"}
+    return "".join(special.get(c, "\\" + c if c in "&%$#_{}" else c) for c in cell)
+
+
+def _csv(documents: Sequence[Document]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("method", "view", "rounds", "seeds", "client", "mean", "std"))
+    for d in documents:
+        final = d["final"]
+        where = (d["method"], final["view"], d["rounds"], " ".join(map(str, d["seeds"])))
+        for client, score in (*final["test_accuracy"].items(), ("average", final["average"])):
+            writer.writerow((*where, client, score["mean"], score["std"]))
+    return text.getvalue()

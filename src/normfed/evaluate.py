@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -79,18 +80,26 @@ class Evaluation:
             model.update(reducer.finish(reducer.add(reducer.start(), stacked, weights)) if names else {})
         return model
 
-    def _inputs(self, client: str, x: Tensor) -> Tensor:
-        """Samples as the method has them enter the model; as they are stored where it says nothing."""
+    @cached_property
+    def references(self) -> dict[str, dict[str, Tensor]]:
+        """The statistics of each client's training data under the averaged model: what a new site is compared with."""
+        model, size = self.averaged(), self.rules.batch_size
+        pairs = {client: self.split(client, "train") for client in self.federation.names}
+        return {c: measured(self.net, model, pair[0], size) for c, pair in pairs.items() if pair is not None}
+
+    def inputs(self, client: str, x: Tensor) -> Tensor:
+        """Samples as the method has them enter the model; as they are stored where it says nothing. The client may be
+        none of the federation's."""
         if self.phase.view is None or self.phase.view[1].inputs is None:
             return x
-        train = self.federation.split(client, "train")
+        train = self.federation.split(client, "train") if client in self.federation.roles else None
         own = None if train is None else self.net.cast(train[0])
         return viewed(self.phase, self.net.cast(x), client, list(self.sizes), self.state.slots, own)
 
     def split(self, client: str, which: str) -> tuple[Tensor, Tensor] | None:
         """Samples for `predict`, and labels."""
         pair = self.federation.split(client, which)
-        return None if pair is None else (self._inputs(client, pair[0]), pair[1])
+        return None if pair is None else (self.inputs(client, pair[0]), pair[1])
 
     def sample(self, client: str, which: str, count: int) -> tuple[Tensor, Tensor] | None:
         """Up to `count` samples of a split, evenly spaced (data often lie sorted), as the model is to see them."""
@@ -99,13 +108,13 @@ class Evaluation:
             return None
         n = min(count, len(pair[0]))
         chosen = (torch.arange(n) * len(pair[0]) // n).to(pair[0].device)
-        return self.net.cast(self._inputs(client, pair[0][chosen])), pair[1][chosen]
+        return self.net.cast(self.inputs(client, pair[0][chosen])), pair[1][chosen]
 
-    def _score(self, logits: Tensor, y: Tensor) -> dict[str, float]:
+    def scores(self, logits: Tensor, y: Tensor) -> dict[str, float]:
         return {**{name: METRICS[name](logits, y) for name in self.metrics}, "loss": float(self.rules.loss(logits, y))}
 
     def score(self, state: State, x: Tensor, y: Tensor, mode: Mode = RUNNING) -> dict[str, float]:
-        return self._score(predict(self.net, state, x, mode, self.batch_size(mode)), y)
+        return self.scores(predict(self.net, state, x, mode, self.batch_size(mode)), y)
 
     def batch_size(self, mode: Mode) -> int | None:
         return None if mode is RUNNING else self.rules.batch_size
@@ -135,7 +144,7 @@ class Evaluation:
         clients = self.federation.of("train", "evaluate")
         states = {POOLED: self.averaged()} if name == "pooled" else {c: self.own_state(c) for c in clients}
         return {
-            who: self._score(torch.cat([predict(self.net, state, x) for x, _ in parts]), y)
+            who: self.scores(torch.cat([predict(self.net, state, x) for x, _ in parts]), y)
             for who, state in states.items()
         }
 
@@ -191,37 +200,30 @@ def symmetric_kl(mean: Tensor, var: Tensor, other_mean: Tensor, other_var: Tenso
 
 
 def _unseen(evaluation: Evaluation, which: str) -> Iterator[tuple[str, Scores]]:
-    net, federation = evaluation.net, evaluation.federation
-    model = evaluation.averaged()
-    names, size = tracked(net), evaluation.rules.batch_size
     found: dict[str, Scores] = {}
-
-    def note(strategy: str, client: str, scores: dict[str, float]) -> None:
-        found.setdefault(f"unseen/{strategy}", {})[client] = scores
-
-    references: dict[str, dict[str, Tensor]] = {}
-    for client in federation.of("unseen"):
+    for client in evaluation.federation.of("unseen"):
         pair = evaluation.split(client, which)
-        if pair is None:
-            continue
-        note("averaged", client, evaluation.score(model, *pair))
-        if not names:  # no running statistics: nothing to choose from
-            continue
-        unlabelled = evaluation.split(client, "train") or pair
-        own = measured(net, model, unlabelled[0], size)
-        note("reestimated", client, evaluation.score({**model, **own}, *pair))
-        note("batch", client, evaluation.score(model, *pair, BATCH))
-        if not references:
-            references = {c: measured(net, model, _samples(evaluation, c), size) for c in evaluation.sizes}
-        nearest = min(references, key=lambda c: (divergence(own, references[c]), c))
-        local = evaluation.phase.local
-        theirs = evaluation.own_state(nearest)
-        chosen = pick(theirs, local) if set(names) & set(local) else references[nearest]
-        note("nearest", client, evaluation.score({**model, **chosen}, *pair))
+        if pair is not None:
+            for strategy, state, mode in strategies(evaluation, client, which):
+                found.setdefault(strategy, {})[client] = evaluation.score(state, *pair, mode)
     yield from found.items()
 
 
-def _samples(evaluation: Evaluation, client: str) -> Tensor:
-    pair = evaluation.split(client, "train")
-    assert pair is not None
-    return pair[0]
+def strategies(evaluation: Evaluation, client: str, which: str = "test") -> Iterator[tuple[str, State, Mode]]:
+    """(view, state, mode) for each way to serve a client that the federation does not know."""
+    net, model = evaluation.net, evaluation.averaged()
+    names, size = tracked(net), evaluation.rules.batch_size
+    yield "unseen/averaged", model, RUNNING
+    unlabelled = evaluation.split(client, "train") or evaluation.split(client, which)
+    if not names or unlabelled is None:  # no running statistics: nothing to choose from
+        return
+    own = measured(net, model, unlabelled[0], size)
+    yield "unseen/reestimated", {**model, **own}, RUNNING
+    yield "unseen/batch", model, BATCH
+    known = evaluation.references
+    if not known:
+        return
+    nearest = min(known, key=lambda c: (divergence(own, known[c]), c))
+    local = evaluation.phase.local
+    chosen = pick(evaluation.own_state(nearest), local) if set(names) & set(local) else known[nearest]
+    yield "unseen/nearest", {**model, **chosen}, RUNNING

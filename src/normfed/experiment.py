@@ -116,6 +116,7 @@ class Run:
         if not callable(given.loss):  # the named losses want class labels
             problems.found += checks.check_labels(survey, self.plan.facts.classes)
         problems.found += given.check_weighting(survey.sizes)
+        problems.found += given.check_stop(survey.splits)
         problems.found += checks.check_batches(self.plan, sizes, given.batch_size, given.drop_last)
         if not problems.found:
             problems.found += checks.check_loss(self.loss, self._probe_logits(x), y)
@@ -128,23 +129,7 @@ class Run:
         self.engine, self.engine_reason = dispatch.choose(
             given.engine, self.plan, x.to(device), y.to(device), self.loss, len(sizes), given.batch_size, given.stack
         )
-        seed = fold(given.seed, "normfed")
-        assert isinstance(seed, int)
-        self.rules = Rules(
-            seed=seed,
-            rounds=given.rounds,
-            batch_size=given.batch_size,
-            epochs=given.epochs,
-            steps=given.steps,
-            drop_last=given.drop_last,
-            shuffle=given.shuffle,
-            participation=given.participation,
-            weighting=given.weighting,
-            lr=given.lr_at,
-            optimizer=given.make_optimizer(),
-            clip_norm=given.clip_norm,
-            loss=self.loss,
-        )
+        self.rules = rules_of(given)
         self.state: RunState = initial(self.plan)
         self._seen: tuple[int, State] | None = None  # (round, model) of the last evaluation
         self.history: list[dict[str, Any]] = []
@@ -168,7 +153,8 @@ class Run:
 
     @property
     def done(self) -> bool:
-        return self.state.round >= self.settings.rounds
+        rule = self.settings.stop_rule
+        return self.state.round >= self.settings.rounds or (rule is not None and rule.after(self.history))
 
     @property
     def view(self) -> str:
@@ -206,11 +192,11 @@ class Run:
             "latched": facts.latched,
         }
         _count(row, facts.setup, facts.traffic)
+        self.history.append(row)
         if (number + 1) % self.settings.evaluate_every == 0 or self.done:
             row.update(self._evaluate(row))
         if watch is not None:
             row["pictures"] = self._pictures(broadcast, trained)
-        self.history.append(row)
         return row
 
     def _pictured(self, round: int) -> bool:
@@ -284,6 +270,27 @@ class Run:
             history=self.history,
             timing=self.timing,
         )
+
+
+def rules_of(given: Settings) -> Rules:
+    """What of the settings a round depends on."""
+    seed = fold(given.seed, "normfed")
+    assert isinstance(seed, int)
+    return Rules(
+        seed=seed,
+        rounds=given.rounds,
+        batch_size=given.batch_size,
+        epochs=given.epochs,
+        steps=given.steps,
+        drop_last=given.drop_last,
+        shuffle=given.shuffle,
+        participation=given.participation,
+        weighting=given.weighting,
+        lr=given.lr_at,
+        optimizer=given.make_optimizer(),
+        clip_norm=given.clip_norm,
+        loss=given.loss_function,
+    )
 
 
 def _count(row: dict[str, Any], *traffics: Traffic) -> None:

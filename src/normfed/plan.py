@@ -105,15 +105,7 @@ def build(method: Expression, model: nn.Module, x: Tensor, seed: int = 0, prepar
     if any([t for _, t in other] != [t for _, t in first] for other in transforms.values()):
         problems.append(f"{method}: phases of a method cannot transform the model differently")
     x = prepare(x, _precision(model))
-    net = materialise(model, x, seed)
-    for i, (owner, transform) in enumerate(first):
-        earlier = " and ".join(dict.fromkeys(name for name, _ in first[:i]))
-        try:
-            net = transform(net, x)
-        except Refused as refusal:
-            problems += [f"{owner}: {problem}" + f" (after {earlier})" * bool(earlier) for problem in refusal.problems]
-    if problems:
-        raise Refused(*problems)
+    net = _transformed(materialise(model, x, seed), x, first, problems)
     model_facts = (norm_layers(net), tuple(dict.fromkeys(owner for owner, _ in first)))
     prepared = Net(net, prepare)
     facts = probe(prepared, x)
@@ -141,6 +133,25 @@ def build(method: Expression, model: nn.Module, x: Tensor, seed: int = 0, prepar
 def _precision(model: nn.Module) -> torch.dtype:
     floating = (p.dtype for p in model.parameters() if p.dtype.is_floating_point)
     return next(floating, torch.get_default_dtype())
+
+
+def transformed(method: Expression, model: nn.Module, x: Tensor, seed: int = 0, prepare: Prepare = PLAIN) -> nn.Module:
+    """A copy of the model as the method has it made: a plain module, which nobody drives."""
+    transforms = [(atom.name, t) for atom in method.atoms({}) for t in atom.transform]
+    x = prepare(x, _precision(model))
+    return _transformed(materialise(model, x, seed), x, transforms, [])
+
+
+def _transformed(net: nn.Module, x: Tensor, transforms: Sequence[tuple[str, Any]], problems: list[str]) -> nn.Module:
+    for i, (owner, transform) in enumerate(transforms):
+        earlier = " and ".join(dict.fromkeys(name for name, _ in transforms[:i]))
+        try:
+            net = transform(net, x)
+        except Refused as refusal:
+            problems += [f"{owner}: {problem}" + f" (after {earlier})" * bool(earlier) for problem in refusal.problems]
+    if problems:
+        raise Refused(*problems)
+    return net
 
 
 def _slots(phases: Any) -> tuple[tuple[tuple[str, Slot], ...], list[str]]:

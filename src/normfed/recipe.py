@@ -193,14 +193,15 @@ def overrides(texts: Iterable[str]) -> dict[str, Any]:
                 raise Refused(f"--set {text}: write key=value")
             if key in given:
                 raise Refused(f"--set {key}: given twice")
-            given[key] = _value(key, value)
+            given[key] = value_of(key, value)
     problems.say()
     return given
 
 
-def _value(key: str, text: str) -> Any:
+def value_of(key: str, text: str, option: str = "--set") -> Any:
+    """A key's value from its text."""
     try:
-        return literal(text, f"--set {key}")
+        return literal(text, f"{option} {key}")
     except Refused:
         # Quotes are a nuisance in a shell, and where a text is wanted there is nothing else it could mean.
         usual = {**OWN, **_settings()}.get(key, "")

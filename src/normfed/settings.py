@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from normfed import losses, prepare
+from normfed import losses, prepare, stopping
 from normfed.checks import choice
 from normfed.errors import Problems, Refused, nearest
 from normfed.evaluate import VIEWS
@@ -48,6 +48,7 @@ class Settings:
     prepare: str | None = None  # of stored images: what becomes of them before the model sees them
     weighting: str | Mapping[str, float] = "samples"
     participation: float = 1.0
+    stop: str | None = None  # when to end before the last round: see normfed.stopping
     engine: str = "auto"
     device: str = "cpu"
     seed: int = 0
@@ -111,6 +112,10 @@ class Settings:
         elif self.loss is not None and not callable(self.loss):
             found.append(f"loss={self.loss!r}: must be a name or a function of (logits, labels)")
         found += _refusals(prepare.parse, self.prepare)
+        if isinstance(self.stop, str):
+            found += _refusals(stopping.parse, self.stop)
+        elif self.stop is not None:
+            found.append(f"stop={self.stop!r}: must be a text such as 'val_accuracy(patience=5)'")
         if isinstance(self.weighting, str):
             found += choice("weighting", self.weighting, WEIGHTINGS)
         elif not isinstance(self.weighting, Mapping):
@@ -137,6 +142,22 @@ class Settings:
     @property
     def loss_function(self) -> Callable[[Tensor, Tensor], Tensor]:
         return self.loss if callable(self.loss) else losses.parse(self.loss or "cross_entropy")
+
+    @property
+    def stop_rule(self) -> stopping.Stop | None:
+        return None if self.stop is None else stopping.parse(self.stop)
+
+    def check_stop(self, splits: Mapping[str, frozenset[str]]) -> list[str]:
+        """Who stops by validation data must have some; and metrics that nobody takes are never better."""
+        rule = self.stop_rule
+        if rule is None or rule.metric == "train_loss":
+            return []
+        if not any("val" in present for present in splits.values()):
+            return [f"stop: {rule.metric} needs validation data, and no client has any; train_loss needs none"]
+        name = rule.metric.removeprefix("val_")
+        if name not in ("loss", "accuracy", *self.metrics):
+            return [f"stop: {rule.metric} is not measured; add '{name}' to metrics"]
+        return []
 
     @property
     def lr_at(self) -> Callable[[int], float]:

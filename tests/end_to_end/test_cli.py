@@ -37,7 +37,7 @@ def test_explain_says_who_owns_what():
         (["explain", "fedbn", "--model", "nopackage.here:net"], "No module named 'nopackage'"),
         (["explain", "fedbn", "--model", "zoo:resnet18"], "pip install 'normfed[zoo]'"),
         (["explain", "fedbn", "--input", "3,x"], "input '3,x' is not a shape; write for example 3,224,224"),
-        (["explain", "fedbn", "--input", "3,5,5"], "the model's forward fails on input of shape (2, 3, 5, 5)"),
+        (["explain", "fedbn", "--input", "5,5"], "the model's forward fails on input of shape (2, 5, 5)"),
         (["explain", "groupnorm+fedbn", "--model", "mnist_mlp"], "fedbn needs a model that has BatchNorm layers to keep at home; after groupnorm the model has none: it has 1 GroupNorm"),
         (["list", "method"], "nothing called 'method' to list; did you mean 'methods'?"),
         (["explain"], "Missing argument"),

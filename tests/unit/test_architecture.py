@@ -12,7 +12,7 @@ LAYERS = [
     ["state", "dropout", "cohort", "schedule", "prepare"],
     ["norm"],
     ["net", "optim", "metrics", "losses", "reducers", "surgery"],
-    ["method"],
+    ["method", "stopping"],
     ["needs"],
     ["methods", "expression"],
     ["plan"],

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Sequence
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -26,6 +29,31 @@ def seeds_of(text: str) -> list[int]:
         return [int(part) for part in text.split(",")]
     except ValueError:
         raise Refused(f"seeds '{text}' cannot be read; write for example 0,1,2") from None
+
+
+def known_recipes(incomplete: str) -> list[str]:
+    """For completion in a shell."""
+    from normfed.recipe import names
+
+    return [name for name in names() if name.startswith(incomplete)]
+
+
+def say(text: str) -> None:
+    """A word to who sits at a terminal; nothing elsewhere."""
+    if sys.stderr.isatty():
+        print(text, file=sys.stderr)
+
+
+def print_json(document: Any) -> None:
+    typer.echo(json.dumps(document, indent=1, ensure_ascii=False))
+
+
+def write_report(folder: Path) -> None:
+    """report.html beside a result, unless it is there."""
+    from normfed.report import REPORT, write
+
+    if not (folder / REPORT).exists():
+        write(folder)
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

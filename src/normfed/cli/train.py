@@ -2,25 +2,160 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from normfed.cli.app import Json, app, print_table, seeds_of
+from normfed.cli.app import Json, app, known_recipes, print_json, print_table, say, seeds_of, write_report
+from normfed.cli.progress import Progress
 from normfed.errors import Refused
 
-RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe by name, or the path of a .toml file.")]
+RecipeName = Annotated[
+    str,
+    typer.Argument(
+        metavar="RECIPE", help="A recipe by name, or the path of a .toml file.", autocompletion=known_recipes
+    ),
+]
 Seeds = Annotated[str | None, typer.Option(help="Seeds, separated by commas: 0,1,2.")]
 Engine = Annotated[str | None, typer.Option(help="auto, serial or stacked.")]
 Device = Annotated[str | None, typer.Option(help="cpu or cuda.")]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Sets a key of the recipe.")]
 Data = Annotated[Path | None, typer.Option(help="Where datasets lie; else NORMFED_DATA, else the user's cache.")]
-Out = Annotated[Path | None, typer.Option(help="The folder of the run; else runs/<hash of the config>.")]
+Out = Annotated[Path | None, typer.Option(help="The folder to write; else runs/<hash of the config>.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with what is in the folder.")]
 Quick = Annotated[bool, typer.Option("--quick", help="The recipe's short form.")]
 Jobs = Annotated[int | None, typer.Option(min=1, help="Trials at once, each in a process; else one a core.")]
+Sweep = Annotated[
+    list[str] | None, typer.Option("--sweep", metavar="KEY=VALUE,…", help="Tries each value; keeps the best.")
+]
+Select = Annotated[str, typer.Option(help="What a sweep chooses by: val, train_loss or test.")]
+Track = Annotated[str | None, typer.Option(help="tensorboard or mlflow: pass the numbers on as they come.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would run and what it would cost; run nothing.")]
+
+
+@app.command()
+def run(
+    recipe: RecipeName,
+    method: Annotated[str | None, typer.Option(help="A method expression.")] = None,
+    seeds: Seeds = None,
+    engine: Engine = None,
+    device: Device = None,
+    sets: Set = None,
+    data: Data = None,
+    out: Out = None,
+    resume: Resume = False,
+    quick: Quick = False,
+    jobs: Jobs = None,
+    sweep: Sweep = None,
+    select: Select = "val",
+    track: Track = None,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Trains by one method and keeps everything in a folder.
+
+    Example: normfed run demo --method "fedprox(mu=0.01)" --seeds 0,1,2
+    """
+    from normfed import runs
+    from normfed.recipe import find, resolve
+
+    found = find(recipe)
+    asked = given(seeds, engine, device, sets, method=method)
+    if sweep:
+        chosen = asked.pop("method", None) or resolve(found, quick=quick)["method"]
+        _sweep(found, [chosen], asked, sweep, select, quick, data, out, resume, jobs, track, dry_run, as_json)
+        return
+    config = resolve(found, asked, quick=quick)
+    if dry_run:
+        _dry_run([config], data, as_json)
+        return
+    folder = out or runs.folder_of(config)
+    with _watched(len(config["seeds"]), config["rounds"], track, folder) as on_round:
+        document = runs.run(config, folder, resume=resume, root=data, recipe=found.name, jobs=jobs, on_round=on_round)
+    _show([document], document, folder, as_json)
+
+
+@app.command()
+def compare(
+    recipe: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RECIPE | DIR…", help="A recipe; or folders of finished runs.", autocompletion=known_recipes
+        ),
+    ],
+    methods: Annotated[str | None, typer.Option(help="Method expressions, separated by commas.")] = None,
+    seeds: Seeds = None,
+    engine: Engine = None,
+    device: Device = None,
+    sets: Set = None,
+    data: Data = None,
+    out: Out = None,
+    resume: Resume = False,
+    quick: Quick = False,
+    jobs: Jobs = None,
+    sweep: Sweep = None,
+    select: Select = "val",
+    track: Track = None,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Trains by several methods on the same data and the same seeds: one table. Or puts finished runs into one.
+
+    Example: normfed compare demo --methods "fedavg,fedbn,fedprox(mu=0.1)" --seeds 0,1,2
+    """
+    from normfed import runs
+    from normfed.recipe import find, resolve
+    from normfed.text import split
+
+    if methods is None:
+        document = runs.join([Path(name) for name in recipe], out)
+        _show(document["results"], document, out, as_json)
+        return
+    if len(recipe) > 1:
+        raise Refused(f"compare takes one recipe, not {len(recipe)}: {', '.join(recipe)}")
+    found, named = find(recipe[0]), split(methods, ",")
+    asked = given(seeds, engine, device, sets)
+    if "method" in asked:
+        raise Refused("compare takes its methods from --methods, not from --set")
+    if sweep:
+        _sweep(found, named, asked, sweep, select, quick, data, out, resume, jobs, track, dry_run, as_json)
+        return
+    configs = [resolve(found, {**asked, "method": method}, quick=quick) for method in named]
+    if dry_run:
+        _dry_run(configs, data, as_json)
+        return
+    folder = out or runs.folder_of(runs.named_by(configs))
+    trials = sum(len(config["seeds"]) for config in configs)
+    with _watched(trials, configs[0]["rounds"], track, folder) as on_round:
+        document = runs.compare(
+            configs, folder, resume=resume, root=data, recipe=found.name, jobs=jobs, on_round=on_round
+        )
+    _show(document["results"], document, folder, as_json)
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for report.html and comparison.json.")] = Path("runs/demo"),
+    seeds: Annotated[str, typer.Option(help="Seeds, separated by commas.")] = "0,1,2",
+    jobs: Jobs = None,
+) -> None:
+    """Compares methods on an embedded federation: real digits, seen through five instruments.
+
+    Example: normfed demo
+    """
+    from normfed import demo as first
+    from normfed.compare import table
+    from normfed.recipe import find
+
+    chosen = tuple(seeds_of(seeds))
+    with Progress(len(first.METHODS) * len(chosen), find("demo").keys["rounds"]) as progress:
+        comparison = first.demo(out, chosen, jobs, progress.on_round)
+    write_report(out)
+    print_table(*table(comparison["results"]))
+    typer.echo(f"\nOpen {out / 'report.html'} in a browser; then type: normfed run demo --method fedbn")
 
 
 def given(
@@ -38,70 +173,67 @@ def given(
     return {**found, **named}
 
 
-@app.command()
-def run(
-    recipe: RecipeName,
-    method: Annotated[str | None, typer.Option(help="A method expression.")] = None,
-    seeds: Seeds = None,
-    engine: Engine = None,
-    device: Device = None,
-    sets: Set = None,
-    data: Data = None,
-    out: Out = None,
-    resume: Resume = False,
-    quick: Quick = False,
-    jobs: Jobs = None,
-    as_json: Json = False,
-) -> None:
-    """Trains by one method and keeps everything in a folder.
+@contextlib.contextmanager
+def _watched(trials: int, rounds: int, track: str | None, folder: Path) -> Iterator[Any]:
+    """What is called after every round: the progress bar, and the tracker where one is asked for."""
+    with contextlib.ExitStack() as stack:
+        listeners: list[Any] = [stack.enter_context(Progress(trials, rounds))]
+        if track is not None:
+            from normfed.runs.track import Tracker
 
-    Example: normfed run demo --method "fedprox(mu=0.01)" --seeds 0,1,2
-    """
-    from normfed import runs
-    from normfed.recipe import find, resolve
+            listeners.append(stack.enter_context(Tracker(track, folder)))
 
-    found = find(recipe)
-    config = resolve(found, given(seeds, engine, device, sets, method=method), quick=quick)
-    document = runs.run(config, out, resume=resume, root=data, recipe=found.name, jobs=jobs)
-    show([document], as_json, document)
+        def on_round(method: str, row: dict[str, Any]) -> None:
+            for listener in listeners:
+                listener.on_round(method, row)
+
+        yield on_round
 
 
-@app.command()
-def compare(
-    recipe: RecipeName,
-    methods: Annotated[str, typer.Option(help="Method expressions, separated by commas.")],
-    seeds: Seeds = None,
-    engine: Engine = None,
-    device: Device = None,
-    sets: Set = None,
-    data: Data = None,
-    out: Out = None,
-    resume: Resume = False,
-    quick: Quick = False,
-    jobs: Jobs = None,
-    as_json: Json = False,
-) -> None:
-    """Trains by several methods on the same data and the same seeds: one table.
+def _show(documents: Sequence[dict[str, Any]], document: dict[str, Any], folder: Path | None, as_json: bool) -> None:
+    from normfed.compare import caption, table
 
-    Example: normfed compare demo --methods "fedavg,fedbn,fedprox(mu=0.1)" --seeds 0,1,2
-    """
-    from normfed import runs
-    from normfed.recipe import find, resolve
-    from normfed.text import split
-
-    found = find(recipe)
-    asked = given(seeds, engine, device, sets)
-    if "method" in asked:
-        raise Refused("compare takes its methods from --methods, not from --set")
-    configs = [resolve(found, {**asked, "method": method}, quick=quick) for method in split(methods, ",")]
-    comparison = runs.compare(configs, out, resume=resume, root=data, recipe=found.name, jobs=jobs)
-    show(comparison["results"], as_json, comparison)
-
-
-def show(documents: list[dict[str, Any]], as_json: bool, document: dict[str, Any]) -> None:
-    from normfed.compare import table
-
+    if folder is not None:
+        write_report(folder)
     if as_json:
-        typer.echo(json.dumps(document, indent=1))
+        print_json(document)
         return
     print_table(*table(documents))
+    typer.echo(f"\n{caption(documents)}")
+    if folder is not None:
+        typer.echo(f"Kept in {folder}")
+
+
+def _sweep(
+    recipe: Any, methods: list[str], asked: dict[str, Any], texts: list[str], select: str, quick: bool,
+    data: Path | None, out: Path | None, resume: bool, jobs: int | None, track: str | None, dry: bool, as_json: bool,
+) -> None:  # fmt: skip
+    from normfed.runs import sweep as sweeps
+
+    plan = sweeps.plan(recipe, methods, sweeps.grid_of(texts), asked, out, quick=quick, select=select)
+    if dry:
+        _dry_run(plan.configs, data, as_json)
+        return
+    trials = sum(len(config["seeds"]) for config in plan.configs)
+    with _watched(trials, max(c["rounds"] for c in plan.configs), track, plan.folder) as on_round:
+        document = sweeps.sweep(plan, resume=resume, root=data, jobs=jobs, on_round=on_round)
+    write_report(plan.folder)
+    if as_json:
+        print_json(document)
+        return
+    print_table(*sweeps.table(document))
+    typer.echo(f"\nChosen by {select}. Kept in {plan.folder}")
+
+
+def _dry_run(configs: Sequence[dict[str, Any]], root: Path | None, as_json: bool) -> None:
+    """The resolved config, who owns what, and what it would cost."""
+    from normfed.runs.estimate import prospect
+
+    found = []
+    for config in configs:
+        say(f"measuring {config['method']}")
+        found.append(prospect(config, root))
+    if as_json:
+        print_json([p.to_dict() for p in found])
+        return
+    typer.echo("\n\n".join(p.text for p in found))

@@ -11,6 +11,8 @@ A run of several seeds has a folder `seed-S` for each, every one a run's folder,
 file, their result in one document. A comparison has a folder for each method and `comparison.json`.
 """
 
-from normfed.runs.play import compare, run
+from normfed.runs.join import join
+from normfed.runs.load import Finished, load
+from normfed.runs.play import OnRound, compare, folder_of, named_by, run
 
-__all__ = ["compare", "run"]
+__all__ = ["Finished", "OnRound", "compare", "folder_of", "join", "load", "named_by", "run"]

@@ -65,9 +65,9 @@ def run(
     Without `out` the folder is runs/<hash of the config>. `jobs` is how many seeds train at once, each in a process;
     None: as many as there are cores. `on_round` is called after every round, in this process.
     """
-    folder = Path("runs") / config_hash(config) if out is None else Path(out)
+    folder = folder_of(config) if out is None else Path(out)
     task = Task(config, folder, recipe, root)
-    _play([task], resume, jobs, on_round)
+    play_tasks([task], resume, jobs, on_round)
     return disk.read_json(folder / RESULT)
 
 
@@ -80,18 +80,28 @@ def compare(
     The folders are named by the methods, or by the keys of a mapping. `jobs` is how many trials, a method with a seed
     each, train at once.
     """
-    named = dict(configs) if isinstance(configs, Mapping) else dict(zip(slugs(configs), configs, strict=True))
-    if not named:
-        raise Refused("nothing to compare")
+    named = named_by(configs)
     held = {"runs": {name: config["method"] for name, config in named.items()}}
-    folder = Path("runs") / config_hash(named) if out is None else Path(out)
+    folder = folder_of(named) if out is None else Path(out)
     new = admit(folder, held, resume)
     tasks = [Task(config, folder / name, recipe, root) for name, config in named.items()]
-    _play(tasks, True, jobs, on_round, before=lambda: write_config(folder, held) if new else None)
+    play_tasks(tasks, True, jobs, on_round, before=lambda: write_config(folder, held) if new else None)
     if not (folder / COMPARISON).exists():
         results = [disk.read_json(task.folder / RESULT) for task in tasks]
         disk.write_json(folder / COMPARISON, {"schema": 1, "results": results})
     return disk.read_json(folder / COMPARISON)
+
+
+def folder_of(configs: Config | Mapping[str, Config]) -> Path:
+    """Where a run or a comparison goes that nobody named a folder for."""
+    return Path("runs") / config_hash(configs)
+
+
+def named_by(configs: Sequence[Config] | Mapping[str, Config]) -> dict[str, Config]:
+    named = dict(configs) if isinstance(configs, Mapping) else dict(zip(slugs(configs), configs, strict=True))
+    if not named:
+        raise Refused("nothing to compare")
+    return named
 
 
 def slugs(configs: Iterable[Config]) -> list[str]:
@@ -104,7 +114,7 @@ def slugs(configs: Iterable[Config]) -> list[str]:
     return found
 
 
-def _play(
+def play_tasks(
     tasks: Sequence[Task], resume: bool, jobs: int | None, on_round: OnRound | None,
     before: Callable[[], None] = lambda: None,
 ) -> None:  # fmt: skip

@@ -107,7 +107,7 @@ def play(job: Job, on_round: OnRound | None = None, run: Run | None = None) -> l
     `run` may be one that was opened for this config and has not been played.
     """
     disk.make_folder(job.folder)
-    with disk.alone(job.folder), _threads(job.config["threads"]):
+    with disk.alone(job.folder), limited_threads(job.config["threads"]):
         if (job.folder / RESULT).exists():
             (job.folder / TIMING).unlink(missing_ok=True)
             return []
@@ -167,7 +167,7 @@ def tensors(state: dict[str, Tensor]) -> bytes:
 
 
 @contextlib.contextmanager
-def _threads(count: int) -> Iterator[None]:
+def limited_threads(count: int) -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

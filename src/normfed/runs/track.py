@@ -1,0 +1,113 @@
+"""A run's numbers as they come, for who watches many: TensorBoard or MLflow, of the `track` extra.
+
+TensorBoard reads DIR/tensorboard. MLflow writes to MLFLOW_TRACKING_URI where that is set, else to DIR/mlruns.
+A method and a seed are a run there; a number has the name `metric/client`, and its round as the step.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import fmean
+from types import TracebackType
+from typing import Any
+
+from normfed.errors import Refused, nearest
+from normfed.runs.play import slugs
+
+KINDS = ("tensorboard", "mlflow")
+
+
+def scalars(row: dict[str, Any]) -> Iterator[tuple[str, float]]:
+    """The numbers of a row: by client, and their mean."""
+    for name in ("bytes_up", "bytes_down", "messages"):
+        yield name, row[name]
+    for key, values in row.items():
+        if key == "train_loss" or key.startswith(("test_", "val_")):
+            known = {client: value for client, value in values.items() if value is not None}
+            yield from ((f"{key}/{client}", value) for client, value in known.items())
+            if known:
+                yield f"{key}/mean", fmean(known.values())
+
+
+class Tracker:
+    """A context whose `on_round` passes numbers on. Nothing is written before the first round is played."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        if kind not in KINDS:
+            raise Refused(f"unknown tracker '{kind}'; {nearest(kind, KINDS)}")
+        self._open = _tensorboard(folder) if kind == "tensorboard" else _mlflow(folder)
+        self._writers: dict[tuple[str, int], Any] = {}
+
+    def __enter__(self) -> Tracker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for writer in self._writers.values():
+            writer.close()
+
+    def on_round(self, method: str, row: dict[str, Any]) -> None:
+        who = (method, row["seed"])
+        if who not in self._writers:
+            self._writers[who] = self._open(method, row["seed"])
+        self._writers[who].add(list(scalars(row)), row["round"])
+
+
+def _tensorboard(folder: Path) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise Refused("--track tensorboard needs TensorBoard: pip install 'normfed[track]'") from None
+
+    class Writer:
+        def __init__(self, method: str, seed: int) -> None:
+            self._to = SummaryWriter(str(folder / "tensorboard" / _name(method, seed)))
+
+        def add(self, found: list[tuple[str, float]], round: int) -> None:
+            for name, value in found:
+                self._to.add_scalar(name, value, round)
+
+        def close(self) -> None:
+            self._to.close()
+
+    return Writer
+
+
+def _mlflow(folder: Path) -> Any:
+    try:
+        from mlflow.entities import Metric
+        from mlflow.tracking import MlflowClient
+    except ImportError:
+        raise Refused("--track mlflow needs MLflow: pip install 'normfed[track]'") from None
+
+    class Writer:
+        def __init__(self, method: str, seed: int) -> None:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", FutureWarning)  # files stay readable; a database is the user's choice
+                where = os.environ.get("MLFLOW_TRACKING_URI") or (folder / "mlruns").absolute().as_uri()
+                self._to = MlflowClient(where)
+                known = self._to.get_experiment_by_name("normfed")
+                experiment = known.experiment_id if known else self._to.create_experiment("normfed")
+                made = self._to.create_run(experiment, run_name=_name(method, seed), tags={"folder": str(folder)})
+                self._run = made.info.run_id
+                for key, value in (("method", method), ("seed", seed)):
+                    self._to.log_param(self._run, key, value)
+
+        def add(self, found: list[tuple[str, float]], round: int) -> None:
+            import time
+
+            now = int(time.time() * 1000)
+            self._to.log_batch(self._run, [Metric(name, value, now, round) for name, value in found])
+
+        def close(self) -> None:
+            self._to.set_terminated(self._run)
+
+    return Writer
+
+
+def _name(method: str, seed: int) -> str:
+    return f"{slugs([{'method': method}])[0]}-seed-{seed}"
