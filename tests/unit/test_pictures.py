@@ -170,7 +170,7 @@ def test_what_stays_home_fits_and_what_is_averaged_does_not():
         (m.fedbn(), {"divergence", "statistic_variance", "mismatch", "gap/test", "feature_cosine", "representation_divergence"}),
         (m.centralized(), {"divergence", "statistic_variance", "mismatch", "gap/test", "gap/train", "representation_divergence"}),
     ],
-    ids=str,
+    ids=lambda value: None if isinstance(value, set) else str(value),
 )  # fmt: skip
 def test_what_a_method_leaves_nothing_to_see_of_is_left_out(method, metrics):
     run, _ = playing(method, ResidualNet)
