@@ -11,6 +11,26 @@ from typing import Any
 Document = dict[str, Any]  # of a result.json
 
 MANY = 1000  # clients; above, a document holds summaries
+ASIDE = ("method", "seeds", "engine", "device", "threads", "stack")  # keys that say how a run was played, not what
+
+
+def comparison(results: Sequence[tuple[Mapping[str, Any], Document]]) -> Document:
+    """The document of comparison.json, from (config, document) of each run. Where runs differ in more than their
+    method, `settings` says in what, run by run."""
+    configs = [config for config, _ in results]
+    keys = dict.fromkeys(key for config in configs for key in config if key not in ASIDE)
+    differing = [key for key in keys if any(config.get(key) != configs[0].get(key) for config in configs)]
+    settings = [{key: config.get(key) for key in differing} for config in configs]
+    return {"schema": 1, "results": [d for _, d in results], **({"settings": settings} if differing else {})}
+
+
+def names(comparison: Document) -> list[str]:
+    """What each run is called: its method, and the settings that not all have."""
+    settings = comparison.get("settings") or [{}] * len(comparison["results"])
+    return [
+        ", ".join((d["method"], *(f"{key}={value}" for key, value in own.items())))
+        for d, own in zip(comparison["results"], settings, strict=True)
+    ]
 
 
 def summary(documents: Sequence[Document]) -> Document:
@@ -95,24 +115,26 @@ def percent(value: Mapping[str, float | None] | None) -> str:
     return f"{100 * value['mean']:.1f} ± {100 * (value['std'] or 0.0):.1f}"
 
 
-def table(documents: Sequence[Document]) -> tuple[list[str], list[list[str]]]:
-    """Header and rows: a method a row, a client a column, mean and standard deviation over seeds, in percent."""
-    clients = list(dict.fromkeys(client for d in documents for client in d["final"]["test_accuracy"]))
-
+def table(comparison: Document) -> tuple[list[str], list[list[str]]]:
+    """Header and rows: a run a row, a client a column, mean and standard deviation over seeds, in percent."""
+    finals = [d["final"] for d in comparison["results"]]
+    clients = list(dict.fromkeys(client for final in finals for client in final["test_accuracy"]))
     rows = [
-        [d["method"], *(percent(d["final"]["test_accuracy"].get(c)) for c in clients), percent(d["final"]["average"])]
-        for d in documents
+        [name, *(percent(final["test_accuracy"].get(c)) for c in clients), percent(final["average"])]
+        for name, final in zip(names(comparison), finals, strict=True)
     ]
     return ["method", *clients, "average"], rows
 
 
-def caption(documents: Sequence[Document]) -> str:
+def caption(comparison: Document) -> str:
     """What the numbers of a table are: a number carries its view, its rounds, its seeds."""
+    documents = comparison["results"]
     seeds = dict.fromkeys(len(d["seeds"]) for d in documents)
     rounds = dict.fromkeys(d["rounds"] for d in documents)
     views = dict.fromkeys(d["final"]["view"] for d in documents)
     by_view = [
-        f"{view}: " + ", ".join(d["method"] for d in documents if d["final"]["view"] == view)
+        f"{view}: "
+        + ", ".join(name for name, d in zip(names(comparison), documents, strict=True) if d["final"]["view"] == view)
         if len(views) > 1
         else view
         for view in views
@@ -130,33 +152,35 @@ def _or(values: Mapping[Any, Any]) -> str:
 FORMATS = ("csv", "md", "tex")
 
 
-def export(documents: Sequence[Document], kind: str) -> str:
+def export(comparison: Document, kind: str) -> str:
     """The table as CSV (fractions, means and deviations apart), Markdown or LaTeX (percent)."""
     if kind == "csv":
-        return _csv(documents)
-    header, rows = table(documents)
+        return _csv(comparison)
+    header, rows = table(comparison)
     if kind == "md":
         lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
         return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
     body = [" & ".join(_tex(cell) for cell in line) + r" \\" for line in (header, *rows)]
     return "\n".join(
         [rf"\begin{{tabular}}{{l{'r' * (len(header) - 1)}}}", r"\hline", body[0], r"\hline", *body[1:], r"\hline",
-         r"\end{tabular}", f"% {caption(documents)}", ""]
+         r"\end{tabular}", f"% {caption(comparison)}", ""]
     )  # fmt: skip
 
 
 def _tex(cell: str) -> str:
-    special = {"\\": r"\textbackslash{}", "±": r"$\pm$", "–": "--"}
+    special = {
+        "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "–": "--",
+    }  # fmt: skip
     return "".join(special.get(c, "\\" + c if c in "&%$#_{}" else c) for c in cell)
 
 
-def _csv(documents: Sequence[Document]) -> str:
+def _csv(comparison: Document) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("method", "view", "rounds", "seeds", "client", "mean", "std"))
-    for d in documents:
+    for name, d in zip(names(comparison), comparison["results"], strict=True):
         final = d["final"]
-        where = (d["method"], final["view"], d["rounds"], " ".join(map(str, d["seeds"])))
+        where = (name, final["view"], d["rounds"], " ".join(map(str, d["seeds"])))
         for client, score in (*final["test_accuracy"].items(), ("average", final["average"])):
             writer.writerow((*where, client, score["mean"], score["std"]))
     return text.getvalue()

@@ -9,10 +9,12 @@ from typing import Annotated
 import typer
 
 from normfed import __version__
-from normfed.cli import look, measure, train, use  # noqa: F401 (importing a module registers its commands)
+from normfed.cli import later, look, measure, train, use  # noqa: F401 (importing a module registers its commands)
 from normfed.cli.app import app
 from normfed.errors import NormfedError
 from normfed.memory import keep_big_blocks
+
+MOST = 50  # lines of what is wrong; who has more broken pictures than that has one problem, not many
 
 
 @app.callback(invoke_without_command=True)
@@ -29,6 +31,9 @@ def main() -> None:
     try:
         app()
     except NormfedError as error:
-        for line in str(error).splitlines():
+        lines = str(error).splitlines()
+        for line in lines[:MOST]:
             print(f"normfed: {line}", file=sys.stderr)
+        if len(lines) > MOST:
+            print(f"normfed: … and {len(lines) - MOST} more", file=sys.stderr)
         sys.exit(2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,6 +37,22 @@ def known_recipes(incomplete: str) -> list[str]:
     from normfed.recipe import names
 
     return [name for name in names() if name.startswith(incomplete)]
+
+
+def known_methods(incomplete: str) -> list[str]:
+    """For completion in a shell: the last method of an expression."""
+    from normfed.methods import METHODS
+
+    before, plus, last = incomplete.rpartition("+")
+    return [f"{before}{plus}{name}" for name in METHODS if name.startswith(last)]
+
+
+def again() -> str:
+    """How to call this program once more."""
+    called = Path(sys.argv[0])
+    if shutil.which("normfed"):
+        return "normfed"
+    return str(called) if called.name == "normfed" else "python -m normfed.cli"
 
 
 def say(text: str) -> None:

@@ -7,13 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
-from normfed.cli.app import Json, app
+from normfed.cli.app import Json, app, known_methods
 from normfed.errors import Refused, nearest
 
 
 @app.command()
 def explain(
-    method: Annotated[str, typer.Argument(help="A method expression.")],
+    method: Annotated[str, typer.Argument(help="A method expression.", autocompletion=known_methods)],
     model: Annotated[str, typer.Option(help="A model by name, or package.module:factory.")] = "digits_cnn",
     input: Annotated[str | None, typer.Option(help="Shape of one sample, 3,224,224.")] = None,
     clients: Annotated[

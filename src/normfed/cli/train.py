@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from normfed.cli.app import Json, app, known_recipes, print_json, print_table, say, seeds_of, write_report
+from normfed.cli.app import (
+    Json,
+    again,
+    app,
+    known_methods,
+    known_recipes,
+    print_json,
+    print_table,
+    say,
+    seeds_of,
+    write_report,
+)
 from normfed.cli.progress import Progress
 from normfed.errors import Refused
 
@@ -31,7 +43,7 @@ Jobs = Annotated[int | None, typer.Option(min=1, help="Trials at once, each in a
 Sweep = Annotated[
     list[str] | None, typer.Option("--sweep", metavar="KEY=VALUE,…", help="Tries each value; keeps the best.")
 ]
-Select = Annotated[str, typer.Option(help="What a sweep chooses by: val, train_loss or test.")]
+Select = Annotated[str | None, typer.Option(help="What a sweep chooses by: val (else), train_loss or test.")]
 Track = Annotated[str | None, typer.Option(help="tensorboard or mlflow: pass the numbers on as they come.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would run and what it would cost; run nothing.")]
 
@@ -39,7 +51,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would run and 
 @app.command()
 def run(
     recipe: RecipeName,
-    method: Annotated[str | None, typer.Option(help="A method expression.")] = None,
+    method: Annotated[str | None, typer.Option(help="A method expression.", autocompletion=known_methods)] = None,
     seeds: Seeds = None,
     engine: Engine = None,
     device: Device = None,
@@ -50,7 +62,7 @@ def run(
     quick: Quick = False,
     jobs: Jobs = None,
     sweep: Sweep = None,
-    select: Select = "val",
+    select: Select = None,
     track: Track = None,
     dry_run: DryRun = False,
     as_json: Json = False,
@@ -64,6 +76,7 @@ def run(
 
     found = find(recipe)
     asked = given(seeds, engine, device, sets, method=method)
+    _check_select(sweep, select)
     if sweep:
         chosen = asked.pop("method", None) or resolve(found, quick=quick)["method"]
         _sweep(found, [chosen], asked, sweep, select, quick, data, out, resume, jobs, track, dry_run, as_json)
@@ -75,7 +88,7 @@ def run(
     folder = out or runs.folder_of(config)
     with _watched(len(config["seeds"]), config["rounds"], track, folder) as on_round:
         document = runs.run(config, folder, resume=resume, root=data, recipe=found.name, jobs=jobs, on_round=on_round)
-    _show([document], document, folder, as_json)
+    _show(document, folder, as_json)
 
 
 @app.command()
@@ -97,7 +110,7 @@ def compare(
     quick: Quick = False,
     jobs: Jobs = None,
     sweep: Sweep = None,
-    select: Select = "val",
+    select: Select = None,
     track: Track = None,
     dry_run: DryRun = False,
     as_json: Json = False,
@@ -110,9 +123,13 @@ def compare(
     from normfed.recipe import find, resolve
     from normfed.text import split
 
+    _check_select(sweep, select)
     if methods is None:
-        document = runs.join([Path(name) for name in recipe], out)
-        _show(document["results"], document, out, as_json)
+        training = {
+            "seeds": seeds, "engine": engine, "device": device, "set": sets, "data": data, "resume": resume,
+            "quick": quick, "jobs": jobs, "sweep": sweep, "track": track, "dry-run": dry_run,
+        }  # fmt: skip
+        _show(runs.join(_folders(recipe, training), out), out, as_json)
         return
     if len(recipe) > 1:
         raise Refused(f"compare takes one recipe, not {len(recipe)}: {', '.join(recipe)}")
@@ -133,7 +150,7 @@ def compare(
         document = runs.compare(
             configs, folder, resume=resume, root=data, recipe=found.name, jobs=jobs, on_round=on_round
         )
-    _show(document["results"], document, folder, as_json)
+    _show(document, folder, as_json)
 
 
 @app.command()
@@ -147,15 +164,17 @@ def demo(
     Example: normfed demo
     """
     from normfed import demo as first
-    from normfed.compare import table
+    from normfed.compare import caption, table
     from normfed.recipe import find
 
     chosen = tuple(seeds_of(seeds))
-    with Progress(len(first.METHODS) * len(chosen), find("demo").keys["rounds"]) as progress:
-        comparison = first.demo(out, chosen, jobs, progress.on_round)
+    trials, rounds = len(first.METHODS) * len(chosen), find("demo").keys["rounds"]
+    with _watched(trials, rounds, None, out, "the same command goes on with it") as on_round:
+        comparison = first.demo(out, chosen, jobs, on_round)
+    print_table(*table(comparison))
     write_report(out)
-    print_table(*table(comparison["results"]))
-    typer.echo(f"\nOpen {out / 'report.html'} in a browser; then type: normfed run demo --method fedbn")
+    typer.echo(f"\n{caption(comparison)}")
+    typer.echo(f"Open {out / 'report.html'} in a browser; then type: {again()} run demo --method fedbn")
 
 
 def given(
@@ -173,10 +192,30 @@ def given(
     return {**found, **named}
 
 
+def _check_select(sweep: list[str] | None, select: str | None) -> None:
+    if select is not None and not sweep:
+        raise Refused("--select: there is nothing to choose from without --sweep")
+
+
+def _folders(names: Sequence[str], training: Mapping[str, Any]) -> list[Path]:
+    """Folders of finished runs to compare; what is about training is not for them."""
+    problems = [f"compare {name}: is no folder; a recipe needs --methods" for name in names if not Path(name).is_dir()]
+    if not problems:
+        given = [f"--{option}" for option, value in training.items() if value]
+        problems = [f"compare: {', '.join(given)}: nothing is trained without --methods"] if given else []
+    if problems:
+        raise Refused(*problems)
+    return [Path(name) for name in names]
+
+
 @contextlib.contextmanager
-def _watched(trials: int, rounds: int, track: str | None, folder: Path) -> Iterator[Any]:
-    """What is called after every round: the progress bar, and the tracker where one is asked for."""
+def _watched(
+    trials: int, rounds: int, track: str | None, folder: Path, how: str = "--resume goes on with it"
+) -> Iterator[Any]:
+    """What is called after every round: the progress bar, and the tracker where one is asked for. An interrupt says
+    where the work is kept."""
     with contextlib.ExitStack() as stack:
+        stack.push(lambda kind, *_: _interrupted(folder, how) if kind is KeyboardInterrupt else None)
         listeners: list[Any] = [stack.enter_context(Progress(trials, rounds))]
         if track is not None:
             from normfed.runs.track import Tracker
@@ -190,39 +229,46 @@ def _watched(trials: int, rounds: int, track: str | None, folder: Path) -> Itera
         yield on_round
 
 
-def _show(documents: Sequence[dict[str, Any]], document: dict[str, Any], folder: Path | None, as_json: bool) -> None:
+def _interrupted(folder: Path, how: str) -> None:
+    kept = f"; {folder} keeps what was done, {how}" if folder.exists() else ""
+    print(f"normfed: interrupted{kept}", file=sys.stderr)
+
+
+def _show(document: dict[str, Any], folder: Path | None, as_json: bool) -> None:
+    """The result first; then the report, which may fail for reasons of its own."""
     from normfed.compare import caption, table
 
-    if folder is not None:
-        write_report(folder)
     if as_json:
         print_json(document)
-        return
-    print_table(*table(documents))
-    typer.echo(f"\n{caption(documents)}")
+    else:
+        comparison = document if "results" in document else {"results": [document]}
+        print_table(*table(comparison))
+        typer.echo(f"\n{caption(comparison)}")
+        if folder is not None:
+            typer.echo(f"Kept in {folder}")
     if folder is not None:
-        typer.echo(f"Kept in {folder}")
+        write_report(folder)
 
 
 def _sweep(
-    recipe: Any, methods: list[str], asked: dict[str, Any], texts: list[str], select: str, quick: bool,
+    recipe: Any, methods: list[str], asked: dict[str, Any], texts: list[str], select: str | None, quick: bool,
     data: Path | None, out: Path | None, resume: bool, jobs: int | None, track: str | None, dry: bool, as_json: bool,
 ) -> None:  # fmt: skip
     from normfed.runs import sweep as sweeps
 
-    plan = sweeps.plan(recipe, methods, sweeps.grid_of(texts), asked, out, quick=quick, select=select)
+    plan = sweeps.plan(recipe, methods, sweeps.grid_of(texts), asked, out, quick=quick, select=select or "val")
     if dry:
         _dry_run(plan.configs, data, as_json)
         return
     trials = sum(len(config["seeds"]) for config in plan.configs)
     with _watched(trials, max(c["rounds"] for c in plan.configs), track, plan.folder) as on_round:
         document = sweeps.sweep(plan, resume=resume, root=data, jobs=jobs, on_round=on_round)
-    write_report(plan.folder)
     if as_json:
         print_json(document)
-        return
-    print_table(*sweeps.table(document))
-    typer.echo(f"\nChosen by {select}. Kept in {plan.folder}")
+    else:
+        print_table(*sweeps.table(document))
+        typer.echo(f"\nChosen by {plan.select}. Kept in {plan.folder}")
+    write_report(plan.folder)
 
 
 def _dry_run(configs: Sequence[dict[str, Any]], root: Path | None, as_json: bool) -> None:

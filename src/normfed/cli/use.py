@@ -51,11 +51,10 @@ def evaluate(
         raise Refused("give --data, a path of your own, or --dataset, a name")
     if split not in ("test", "all"):
         raise Refused(f"unknown split '{split}'; {nearest(split, ('test', 'all'))}")
-    if data is not None and not Path(data).exists():
-        raise Refused(f"--data {data}: there is nothing; for a dataset by name use --dataset")
     if predictions is not None:
         check_predictions(predictions)
-    document, rows = look(load(folder, seed), data or dataset or "", partition, split=split, root=root)
+    wanted = dataset if data is None else data if Path(data).is_absolute() else f"./{data}"  # a path, never a name
+    document, rows = look(load(folder, seed), str(wanted), partition, split=split, root=root)
     if predictions is not None:
         write_predictions(predictions, rows)
     if as_json:
@@ -80,8 +79,8 @@ def export(
     """
     from normfed.compare import FORMATS
     from normfed.compare import export as written
-    from normfed.runs.join import documents_of
+    from normfed.runs.join import comparison_of
 
     if kind not in FORMATS:
         raise Refused(f"unknown format '{kind}'; {nearest(kind, FORMATS)}")
-    typer.echo(written(documents_of(folder), kind), nl=False)
+    typer.echo(written(comparison_of(folder), kind), nl=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import tomllib
 from collections.abc import Mapping
@@ -22,18 +23,29 @@ def config_hash(config: Mapping[str, Any]) -> str:
 
 
 def write_config(folder: Path, config: Mapping[str, Any], facts: Mapping[str, Any] | None = None) -> None:
+    """Makes a folder with its config; no folder where that cannot be written."""
     disk.make_folder(folder)
-    disk.write(folder / CONFIG, toml({**config, **({FACTS: facts} if facts else {})}).encode())
+    try:
+        disk.write(folder / CONFIG, toml({**config, **({FACTS: facts} if facts else {})}).encode())
+    except disk.Unwritable:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+        raise
 
 
 def read_config(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """The config of a folder, and the facts it began with."""
+    path = folder / CONFIG
     try:
-        document = tomllib.loads((folder / CONFIG).read_text(encoding="utf-8"))
-    except OSError:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
         raise Refused(f"{folder} is not a run's folder: it has no {CONFIG}") from None
+    except OSError as error:
+        raise Refused(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from None
     except ValueError as error:
-        raise Refused(f"{folder / CONFIG} is damaged: {error}") from None
+        raise Refused(f"{path} is damaged: {error}") from None
+    if not document:
+        raise Refused(f"{path} is damaged: it is empty")
     return document, document.pop(FACTS, {})
 
 

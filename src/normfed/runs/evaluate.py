@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from normfed.checks import check_labels, survey
-from normfed.data import open_federation
+from normfed.checks import survey
+from normfed.data import DATASETS, MADE, Federation, federate, source_of
 from normfed.data.store import ClientData
 from normfed.errors import Refused
 from normfed.evaluate import Evaluation, predict, strategies
@@ -32,9 +32,9 @@ def evaluate(
 
     `split` "test" looks at the test samples of `data`; "all" at every sample it has.
     """
-    given = open_federation(data, partition, run.config["partition_seed"], root)
-    sites = _sites(given, split)
-    _check(run, given.classes, sites)
+    given = _opened(run, data, partition, root)
+    sites = _sites(given, split, _numbers(run, given.classes))
+    _check(run, sites)
     known, note = _known(run, root)
     new = {name: replace(known.get(name, c), test=c.test) if name in run.clients else c for name, c in sites.items()}
     evaluation = run.evaluation({**known, **new})
@@ -50,7 +50,28 @@ def evaluate(
     return document, _predictions(run, outputs)
 
 
-def _sites(given: Mapping[str, ClientData], split: str) -> dict[str, ClientData]:
+def _opened(run: Finished, data: str, partition: str | None, root: Path | None) -> Federation:
+    """The data as the run has read its own: the same classes, pictures of the same size and colours; unless they come
+    with arguments that say otherwise."""
+    options: dict[str, Any] = {}
+    if data.partition("(")[0] not in (*MADE, *DATASETS) and not data.endswith(")"):
+        shape = run.facts["input"]
+        options["classes"] = list(run.classes)
+        if len(shape) == 3 and shape[0] in (1, 3) and shape[1] == shape[2]:
+            options |= {"channels": shape[0], "side": shape[1]}
+    return federate(source_of(data, root, **options), partition, run.config["partition_seed"])
+
+
+def _numbers(run: Finished, classes: tuple[str, ...]) -> torch.Tensor:
+    """The run's number of each of the data's classes."""
+    extra = sorted(set(classes) - set(run.classes))
+    if extra:
+        more = f" and {len(extra) - 5} more" if len(extra) > 5 else ""
+        raise Refused(f"the data have classes that the run did not learn: {', '.join(extra[:5])}{more}")
+    return torch.tensor([run.classes.index(name) for name in classes])
+
+
+def _sites(given: Mapping[str, ClientData], split: str, numbers: torch.Tensor) -> dict[str, ClientData]:
     """Sites with what is to be predicted as their test samples, and unlabelled ones of their own as training ones."""
     sites, problems = {}, []
     for name, client in given.items():
@@ -59,22 +80,22 @@ def _sites(given: Mapping[str, ClientData], split: str) -> dict[str, ClientData]
         if test is None:
             problems.append(f"client '{name}', test: missing; --split all takes every sample there is")
             continue
-        sites[name] = ClientData(train=client.train if split == "test" else None, test=test, role="unseen")
+        x, y = test
+        sites[name] = ClientData(client.train if split == "test" else None, test=(x, numbers[y]), role="unseen")
     if problems:
         raise Refused(*problems)
     return sites
 
 
-def _check(run: Finished, classes: tuple[str, ...], sites: Mapping[str, ClientData]) -> None:
+def _check(run: Finished, sites: Mapping[str, ClientData]) -> None:
+    survey({name: ClientData(train=c.test) for name, c in sites.items()})
     problems = []
-    if tuple(classes) != run.classes and set(classes) - set(run.classes):
-        extra = ", ".join(sorted(set(classes) - set(run.classes))[:5])
-        problems.append(f"the data have classes that the run did not learn: {extra}")
     x = next(iter(sites.values())).test[0]
-    if list(x.shape[1:]) != list(run.facts["input"]) and not run.config.get("prepare"):
+    dtype = str(x.dtype).removeprefix("torch.")
+    if list(x.shape[1:]) != run.facts["input"] and not run.config.get("prepare"):
         problems.append(f"samples have the shape {tuple(x.shape[1:])}; the run learnt {tuple(run.facts['input'])}")
-    found = survey({name: ClientData(train=c.test) for name, c in sites.items()})
-    problems += check_labels(found, len(run.classes))
+    if "uint8" in {dtype, run.facts["dtype"]} and dtype != run.facts["dtype"]:
+        problems.append(f"samples are {dtype}; the run learnt {run.facts['dtype']}: their range is another")
     if problems:
         raise Refused(*problems)
 

@@ -2,41 +2,47 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from normfed.compare import Document
+from normfed.compare import Document, comparison
 from normfed.errors import Refused
 from normfed.runs import disk
 from normfed.runs.config import admit, read_config, write_config
 from normfed.runs.play import COMPARISON
+from normfed.runs.sweep import chosen
 from normfed.runs.trial import RESULT
 
-SAME = ("data", "partition", "partition_seed", "model", "rounds", "seeds")  # of runs that stand in one table
+# Of runs that stand in one table. The hash tells data apart that have the same name.
+SAME = ("data", "partition", "partition_seed", "partition_hash", "model", "rounds", "seeds")
 
 
 def results(folder: Path) -> list[tuple[dict[str, Any], Document]]:
-    """(config, document) of every finished run in a folder: one, or a comparison's."""
-    config, _ = read_config(folder)
+    """(config, document) of every finished run in a folder: one, a comparison's, or those that a sweep chose."""
+    config, facts = read_config(folder)
     if "joined" in config:
-        return [pair for name in config["joined"] for pair in results(Path(name))]
+        return [pair for name in config["joined"] for pair in results(folder / name)]
+    if "select" in config:
+        return [pair for name in chosen(folder) for pair in results(folder / name)]
     if "runs" in config:
         return [pair for name in config["runs"] for pair in results(folder / name)]
     if not (folder / RESULT).exists():
         raise Refused(f"{folder} is not finished: go on with it (--resume) first")
-    return [(config, disk.read_json(folder / RESULT))]
+    return [({**config, "partition_hash": facts.get("partition_hash")}, disk.read_json(folder / RESULT))]
 
 
-def documents_of(folder: Path) -> list[Document]:
-    """Of a finished run, or of everything in a comparison."""
-    if (folder / COMPARISON).exists():
-        return disk.read_json(folder / COMPARISON)["results"]
-    return [document for _, document in results(folder)]
+def comparison_of(folder: Path) -> Document:
+    """The document of a comparison's folder; that of a finished run as a comparison of one."""
+    return disk.read_json(folder / COMPARISON) if (folder / COMPARISON).exists() else comparison(results(folder))
 
 
 def join(folders: Sequence[Path], out: Path | None = None) -> Document:
     """The document of a comparison of finished runs; kept in `out`, where that is given."""
+    twice = [str(folder) for i, folder in enumerate(folders) if folder.resolve() in [f.resolve() for f in folders[:i]]]
+    if twice:
+        raise Refused(*(f"{name} is there twice" for name in dict.fromkeys(twice)))
     found = [pair for folder in folders for pair in results(folder)]
     first = found[0][0]
     differing = [key for key in SAME if any(config.get(key) != first.get(key) for config, _ in found)]
@@ -44,10 +50,10 @@ def join(folders: Sequence[Path], out: Path | None = None) -> Document:
         raise Refused(
             *(f"these runs do not belong in one table: {key} is " + ", ".join(_values(found, key)) for key in differing)
         )
-    document = {"schema": 1, "results": [document for _, document in found]}
+    document = comparison(found)
     if out is not None:
         admit(out, {}, False)
-        write_config(out, {"joined": [str(folder) for folder in folders]})
+        write_config(out, {"joined": [Path(os.path.relpath(folder, out)).as_posix() for folder in folders]})
         disk.write_json(out / COMPARISON, document)
     return document
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from normfed.compare import Document, summary
+from normfed.compare import Document, comparison, summary
 from normfed.errors import Problems, Refused
 from normfed.experiment import Run
 from normfed.recipe import Config
@@ -81,15 +81,21 @@ def compare(
     each, train at once.
     """
     named = named_by(configs)
-    held = {"runs": {name: config["method"] for name, config in named.items()}}
+    held = {**common(named.values()), "runs": {name: config["method"] for name, config in named.items()}}
     folder = folder_of(named) if out is None else Path(out)
     new = admit(folder, held, resume)
     tasks = [Task(config, folder / name, recipe, root) for name, config in named.items()]
     play_tasks(tasks, True, jobs, on_round, before=lambda: write_config(folder, held) if new else None)
     if not (folder / COMPARISON).exists():
-        results = [disk.read_json(task.folder / RESULT) for task in tasks]
-        disk.write_json(folder / COMPARISON, {"schema": 1, "results": results})
+        results = [(task.config, disk.read_json(task.folder / RESULT)) for task in tasks]
+        disk.write_json(folder / COMPARISON, comparison(results))
     return disk.read_json(folder / COMPARISON)
+
+
+def common(configs: Iterable[Config]) -> Config:
+    """What all of them say, beside the method: what a comparison keeps equal."""
+    first, *others = configs
+    return {k: v for k, v in first.items() if k != "method" and all(c.get(k) == v for c in others)}
 
 
 def folder_of(configs: Config | Mapping[str, Config]) -> Path:

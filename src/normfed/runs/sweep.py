@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from normfed.compare import MANY, Document, percent
+from normfed.compare import MANY, Document, comparison, percent
 from normfed.errors import Refused, nearest
 from normfed.recipe import Config, Recipe, key_names, resolve, value_of
 from normfed.runs import disk
@@ -26,6 +26,7 @@ from normfed.text import split
 
 SWEEP = "sweep.json"
 SELECT = ("val", "test", "train_loss")
+FIXED = ("method", "seeds", "data", "partition", "partition_seed")  # keys of the question, not of the answer
 
 Grid = dict[str, list[Any]]  # key -> values
 
@@ -37,8 +38,10 @@ def grid_of(texts: Sequence[str]) -> Grid:
         key, equals, values = (part.strip() for part in text.partition("="))
         if not equals or not values:
             raise Refused(f"--sweep {text}: write key=value,value")
-        if key not in key_names() or key == "seeds":
+        if key not in key_names():
             raise Refused(f"--sweep {text}: unknown key '{key}'; {nearest(key, key_names())}")
+        if key in FIXED:
+            raise Refused(f"--sweep {key}: its values cannot be chosen among: they are different questions")
         if key in grid:
             raise Refused(f"--sweep {key}: given twice")
         grid[key] = [value_of(key, value, "--sweep") for value in split(values, ",")]
@@ -116,19 +119,26 @@ def sweep(
 
 
 def _choose(folder: Path, tasks: Sequence[Sequence[Task]], points: Sequence[Mapping[str, Any]], select: str) -> None:
-    rows, chosen = [], []
+    rows, best_of = [], []
     for task_row in tasks:
         documents = [disk.read_json(task.folder / RESULT) for task in task_row]
         scores = [score(document, select) for document in documents]
         best = max(range(len(scores)), key=lambda i: (scores[i] is not None, scores[i] or 0.0, -i))
-        chosen.append(documents[best])
+        best_of.append((task_row[best].config, documents[best]))
         for i, (task, document, point) in enumerate(zip(task_row, documents, points, strict=True)):
             rows.append({
                 "method": document["method"], "set": dict(point), "score": scores[i], "chosen": i == best,
                 "average": document["final"]["average"], "folder": task.folder.relative_to(folder).as_posix(),
             })  # fmt: skip
-    disk.write_json(folder / COMPARISON, {"schema": 1, "results": chosen})
+    disk.write_json(folder / COMPARISON, comparison(best_of))
     disk.write_json(folder / SWEEP, {"schema": 1, "select": select, "runs": rows})
+
+
+def chosen(folder: Path) -> list[str]:
+    """Folders, inside a sweep's, of the runs that it chose."""
+    if not (folder / SWEEP).exists():
+        raise Refused(f"{folder} is not finished: go on with it (--resume) first")
+    return [row["folder"] for row in disk.read_json(folder / SWEEP)["runs"] if row["chosen"]]
 
 
 def score(document: Document, select: str) -> float | None:
