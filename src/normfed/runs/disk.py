@@ -112,6 +112,22 @@ def read_json(path: Path) -> Any:
         raise Refused(f"{path} is damaged: {error}") from None
 
 
+def shaped(value: Any, shape: Any) -> str | None:
+    """What a value read from a file lacks of a shape: `{"final": {"view": str}, "clients": [str]}`; None: nothing."""
+    if isinstance(shape, dict):
+        if not isinstance(value, dict):
+            return "is no table"
+        for key, part in shape.items():
+            lacking = shaped(value[key], part) if key in value else "is missing"
+            if lacking:
+                return f"{key} {lacking}" if lacking.startswith("is ") else f"{key}.{lacking}"
+        return None
+    if isinstance(shape, list):
+        good = isinstance(value, list) and all(shaped(part, shape[0]) is None for part in value)
+        return None if good else "is no list of the right kind"
+    return None if isinstance(value, shape) else f"is {dumps(value)[:40]}"
+
+
 @contextlib.contextmanager
 def alone(folder: Path, patience: float = 5.0) -> Iterator[None]:
     """Holds a folder for this process; the lock goes with the process, however it ends."""

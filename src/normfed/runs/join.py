@@ -13,7 +13,7 @@ from normfed.runs import disk
 from normfed.runs.config import admit, read_config, write_config
 from normfed.runs.play import COMPARISON
 from normfed.runs.sweep import chosen
-from normfed.runs.trial import RESULT
+from normfed.runs.trial import DOCUMENT, RESULT, read_result
 
 # Of runs that stand in one table. The hash tells data apart that have the same name.
 SAME = ("data", "partition", "partition_seed", "partition_hash", "model", "rounds", "seeds")
@@ -30,12 +30,19 @@ def results(folder: Path) -> list[tuple[dict[str, Any], Document]]:
         return [pair for name in config["runs"] for pair in results(folder / name)]
     if not (folder / RESULT).exists():
         raise Refused(f"{folder} is not finished: go on with it (--resume) first")
-    return [({**config, "partition_hash": facts.get("partition_hash")}, disk.read_json(folder / RESULT))]
+    return [({**config, "partition_hash": facts.get("partition_hash")}, read_result(folder))]
 
 
 def comparison_of(folder: Path) -> Document:
     """The document of a comparison's folder; that of a finished run as a comparison of one."""
-    return disk.read_json(folder / COMPARISON) if (folder / COMPARISON).exists() else comparison(results(folder))
+    path = folder / COMPARISON
+    if not path.exists():
+        return comparison(results(folder))
+    document = disk.read_json(path)
+    missing = disk.shaped(document, {"results": [DOCUMENT]})
+    if missing:
+        raise Refused(f"{path} is damaged: {missing}")
+    return document
 
 
 def join(folders: Sequence[Path], out: Path | None = None) -> Document:

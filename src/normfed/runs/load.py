@@ -22,12 +22,14 @@ from normfed.keys import normal
 from normfed.method import Expression
 from normfed.plan import Plan, build, transformed
 from normfed.prepare import Prepare
-from normfed.recipe import Config
+from normfed.recipe import Config, Recipe, resolve
 from normfed.runs import disk
-from normfed.runs.config import read_config
+from normfed.runs.config import CONFIG, read_config
 from normfed.runs.inputs import SETTINGS, model, seen
-from normfed.runs.trial import CHECKPOINT, MODEL, RESULT, client_file
+from normfed.runs.trial import CHECKPOINT, MODEL, RESULT, client_file, read_result
 from normfed.settings import Settings
+
+FACTS = {"input": [int], "dtype": str, "classes": [str], "clients": [str], "samples": [int]}  # that are relied on
 
 
 class ClientStates(Mapping[str, dict[str, Tensor]]):
@@ -187,4 +189,15 @@ def load(folder: str | Path, seed: int | None = None) -> Finished:
         raise Refused(f"{folder} has no seed {seed}; it has {', '.join(map(str, seeds))}")
     if len(seeds) > 1:
         return load(folder / f"seed-{seeds[0] if seed is None else seed}")
-    return Finished(folder, config, facts, disk.read_json(folder / RESULT))
+    _check(folder, config, facts)
+    return Finished(folder, config, facts, read_result(folder))
+
+
+def _check(folder: Path, config: Config, facts: Mapping[str, Any]) -> None:
+    """A config that was written whole and damaged later."""
+    missing = disk.shaped(facts, FACTS)
+    if missing is None and not isinstance(getattr(torch, facts["dtype"], None), torch.dtype):
+        missing = f"dtype is {facts['dtype']}"
+    if missing:
+        raise Refused(f"{folder / CONFIG} is damaged: of its facts, {missing}")
+    resolve(Recipe(str(folder / CONFIG), config))

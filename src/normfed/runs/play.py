@@ -17,7 +17,7 @@ from normfed.recipe import Config
 from normfed.runs import disk, trial, workers
 from normfed.runs.config import admit, config_hash, read_config, write_config
 from normfed.runs.inputs import facts, open_run
-from normfed.runs.trial import RECORDS, RESULT, Job
+from normfed.runs.trial import RECORDS, RESULT, Job, read_result
 
 COMPARISON = "comparison.json"
 
@@ -53,7 +53,7 @@ class Task:
             return
         parts = [job.folder for job in self.jobs]
         disk.write(self.folder / RECORDS, b"".join((part / RECORDS).read_bytes() for part in parts))
-        disk.write_json(self.folder / RESULT, summary([disk.read_json(part / RESULT) for part in parts]))
+        disk.write_json(self.folder / RESULT, summary([read_result(part) for part in parts]))
 
 
 def run(
@@ -68,7 +68,7 @@ def run(
     folder = folder_of(config) if out is None else Path(out)
     task = Task(config, folder, recipe, root)
     play_tasks([task], resume, jobs, on_round)
-    return disk.read_json(folder / RESULT)
+    return read_result(folder)
 
 
 def compare(
@@ -87,7 +87,7 @@ def compare(
     tasks = [Task(config, folder / name, recipe, root) for name, config in named.items()]
     play_tasks(tasks, True, jobs, on_round, before=lambda: write_config(folder, held) if new else None)
     if not (folder / COMPARISON).exists():
-        results = [(task.config, disk.read_json(task.folder / RESULT)) for task in tasks]
+        results = [(task.config, read_result(task.folder)) for task in tasks]
         disk.write_json(folder / COMPARISON, comparison(results))
     return disk.read_json(folder / COMPARISON)
 

@@ -21,7 +21,7 @@ from normfed.runs import disk
 from normfed.runs.config import admit, config_hash, write_config
 from normfed.runs.inputs import federation
 from normfed.runs.play import COMPARISON, OnRound, Task, play_tasks, slugs
-from normfed.runs.trial import RESULT
+from normfed.runs.trial import read_result
 from normfed.text import split
 
 SWEEP = "sweep.json"
@@ -121,7 +121,7 @@ def sweep(
 def _choose(folder: Path, tasks: Sequence[Sequence[Task]], points: Sequence[Mapping[str, Any]], select: str) -> None:
     rows, best_of = [], []
     for task_row in tasks:
-        documents = [disk.read_json(task.folder / RESULT) for task in task_row]
+        documents = [read_result(task.folder) for task in task_row]
         scores = [score(document, select) for document in documents]
         best = max(range(len(scores)), key=lambda i: (scores[i] is not None, scores[i] or 0.0, -i))
         best_of.append((task_row[best].config, documents[best]))

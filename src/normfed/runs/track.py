@@ -7,6 +7,7 @@ A method and a seed are a run there; a number has the name `metric/client`, and 
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,6 +39,7 @@ class Tracker:
     def __init__(self, kind: str, folder: Path) -> None:
         if kind not in KINDS:
             raise Refused(f"unknown tracker '{kind}'; {nearest(kind, KINDS)}")
+        self._kind = kind
         self._open = _tensorboard(folder) if kind == "tensorboard" else _mlflow(folder)
         self._writers: dict[tuple[str, int], Any] = {}
 
@@ -52,9 +54,12 @@ class Tracker:
 
     def on_round(self, method: str, row: dict[str, Any]) -> None:
         who = (method, row["seed"])
-        if who not in self._writers:
-            self._writers[who] = self._open(method, row["seed"])
-        self._writers[who].add(list(scalars(row)), row["round"])
+        try:
+            if who not in self._writers:
+                self._writers[who] = self._open(method, row["seed"])
+            self._writers[who].add(list(scalars(row)), row["round"])
+        except Exception as error:  # whatever a server, a disk or a library may come up with
+            raise Refused(f"--track {self._kind}: {str(error).splitlines()[0]}; --resume goes on") from None
 
 
 def _tensorboard(folder: Path) -> Any:
@@ -92,21 +97,36 @@ def _mlflow(folder: Path) -> Any:
                 self._to = MlflowClient(where)
                 known = self._to.get_experiment_by_name("normfed")
                 experiment = known.experiment_id if known else self._to.create_experiment("normfed")
-                made = self._to.create_run(experiment, run_name=_name(method, seed), tags={"folder": str(folder)})
-                self._run = made.info.run_id
-                for key, value in (("method", method), ("seed", seed)):
-                    self._to.log_param(self._run, key, value)
+                self._run = self._known(experiment, _name(method, seed)) or self._new(experiment, method, seed)
+
+        def _known(self, experiment: str, name: str) -> str | None:
+            """The run that this one goes on with."""
+            runs = self._to.search_runs([experiment])
+            same = [r for r in runs if (r.info.run_name, r.data.tags.get("folder")) == (name, str(folder.absolute()))]
+            return same[0].info.run_id if same else None
+
+        def _new(self, experiment: str, method: str, seed: int) -> str:
+            tags = {"folder": str(folder.absolute())}
+            run: str = self._to.create_run(experiment, run_name=_name(method, seed), tags=tags).info.run_id
+            for key, value in (("method", method), ("seed", seed)):
+                self._to.log_param(run, key, value)
+            return run
 
         def add(self, found: list[tuple[str, float]], round: int) -> None:
             import time
 
             now = int(time.time() * 1000)
-            self._to.log_batch(self._run, [Metric(name, value, now, round) for name, value in found])
+            self._to.log_batch(self._run, [Metric(_plain(name), value, now, round) for name, value in found])
 
         def close(self) -> None:
             self._to.set_terminated(self._run)
 
     return Writer
+
+
+def _plain(name: str) -> str:
+    """With the characters that MLflow takes."""
+    return re.sub(r"[^\w\-. /]", "_", name)
 
 
 def _name(method: str, seed: int) -> str:

@@ -15,7 +15,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from normfed import checkpoint
-from normfed.compare import condensed
+from normfed.compare import Document, condensed
 from normfed.errors import Refused
 from normfed.experiment import Run
 from normfed.recipe import Config
@@ -25,6 +25,14 @@ from normfed.runs.records import Log, facts, rows
 from normfed.server import RunState
 
 CHECKPOINT, PREVIOUS = "checkpoint.safetensors", "checkpoint.previous.safetensors"
+# What of result.json is relied on when it is read again.
+DOCUMENT = {
+    "method": str, "seeds": [int], "rounds": int, "clients": [str], "history": [dict],
+    "final": {
+        "test_accuracy": dict, "average": {"mean": (float, int, type(None))}, "view": str, "selected_round": dict,
+    },
+    "timing": dict,
+}  # fmt: skip
 RESULT, RECORDS, MODEL, CLIENTS, TIMING = "result.json", "records.jsonl", "model.safetensors", "clients", "timing.json"
 SHARE = 0.05  # of the time that saving may take; a round that is slow to play is saved at once
 
@@ -69,7 +77,7 @@ class _Keeper:
                 mark = run.restore(path.read_bytes())["records"]
                 if not self.log.holds(mark):
                     raise Refused(f"{self.folder / RECORDS} is damaged: it does not begin as it did in that round")
-            except Refused as reason:
+            except (Refused, OSError) as reason:
                 damaged.append(f"{path}: {reason}")
                 continue
             if name == PREVIOUS:  # in the place of what is gone, so that it is not rotated away
@@ -146,6 +154,15 @@ def _finish(job: Job, run: Run, keeper: _Keeper) -> None:
     disk.write_json(job.folder / RESULT, condensed(result.to_dict(job.recipe)))
     for name in (PREVIOUS, TIMING):
         (job.folder / name).unlink(missing_ok=True)
+
+
+def read_result(folder: Path) -> Document:
+    """The document of a finished run."""
+    document = disk.read_json(folder / RESULT)
+    missing = disk.shaped(document, DOCUMENT)
+    if missing:
+        raise Refused(f"{folder / RESULT} is damaged: {missing}")
+    return document
 
 
 def _differing(state: dict[str, Tensor], shared: dict[str, Tensor]) -> dict[str, Tensor]:
