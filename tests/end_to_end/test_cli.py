@@ -50,6 +50,27 @@ def test_a_wrong_value_is_one_clear_message(arguments, said):
     assert said in " ".join(done.stderr.split())
 
 
+def test_a_network_of_ones_own_may_lie_where_the_command_is_typed(tmp_path):
+    text = (
+        "from torch import nn\ndef net(classes=10):\n    return nn.Sequential(nn.Flatten(), nn.Linear(12, classes))\n"
+    )
+    (tmp_path / "mine.py").write_text(text + "def wrong():\n    return {}['net']\n")
+    (tmp_path / "damaged.py").write_text("net = (")
+
+    def explained(model):
+        command = [sys.executable, "-c", "import sys; sys.path.remove(''); from normfed.cli import main; main()"]
+        arguments = ["explain", "fedavg", "--input", "3,2,2", "--model", model]
+        return subprocess.run([*command, *arguments], capture_output=True, text=True, cwd=tmp_path, timeout=120)
+
+    assert "1.weight" in explained("mine:net").stdout
+    for model, said in {
+        "mine:wrong": "its factory fails: KeyError: 'net' (mine.py, line 5)",
+        "damaged:net": "its module fails: SyntaxError: '(' was never closed (damaged.py, line 1)",
+    }.items():
+        done = explained(model)
+        assert done.returncode == 2 and "Traceback" not in done.stderr and said in done.stderr, done.stderr
+
+
 def test_lists():
     methods = json.loads(normfed("list", "methods", "--json").stdout)
     assert {"fedavg", "fedbn"} <= {row["name"] for row in methods} and all(row["about"] for row in methods)

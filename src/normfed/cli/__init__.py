@@ -27,6 +27,8 @@ def _main(version: Annotated[bool, typer.Option("--version", help="Print the ver
 def main() -> None:
     """Runs the command line; a wrong value ends with exit code 2 and its reasons on stderr."""
     keep_big_blocks()
+    if "" not in sys.path:  # a network of your own, package.module:factory, may lie where the command is typed
+        sys.path.append("")
     warnings.showwarning = lambda message, *where: print(f"normfed: note: {message}", file=sys.stderr)
     try:
         app()

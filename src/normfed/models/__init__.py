@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib
 import inspect
 import math
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -115,6 +117,8 @@ def make(name: str, classes: int | None = None, shape: Sequence[int] | None = No
         model = known.make(**given)
     except (TypeError, ValueError) as error:
         raise Refused(f"model '{name}': {error}") from None
+    except Exception as error:
+        raise Refused(f"model '{name}': its factory fails: {_told(error)}") from None
     if not isinstance(model, nn.Module):
         raise Refused(f"model '{name}': the factory returned {type(model).__name__}, not a torch.nn.Module")
     return model
@@ -135,6 +139,15 @@ def _own(module: str, factory: str) -> Known:
         made = getattr(importlib.import_module(module), factory)
     except (ImportError, AttributeError) as error:
         raise Refused(f"model '{module}:{factory}': {error}") from None
+    except Exception as error:
+        raise Refused(f"model '{module}:{factory}': its module fails: {_told(error)}") from None
     if not callable(made):
         raise Refused(f"model '{module}:{factory}' is not a function that makes a model")
     return Known(made, getattr(made, "input_shape", (3, 224, 224)), getattr(made, "classes", 10))
+
+
+def _told(error: Exception) -> str:
+    """An error of code that is not ours: what it is, and where."""
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    place = "" if isinstance(error, SyntaxError) else f" ({Path(where.filename).name}, line {where.lineno})"
+    return f"{type(error).__name__}: {error}{place}"
