@@ -28,7 +28,7 @@ def names(comparison: Document) -> list[str]:
     """What each run is called: its method, and the settings that not all have."""
     settings = comparison.get("settings") or [{}] * len(comparison["results"])
     return [
-        ", ".join((d["method"], *(f"{key}={value}" for key, value in own.items())))
+        d["method"] + (f" [{', '.join(f'{key}={value}' for key, value in own.items())}]" if own else "")
         for d, own in zip(comparison["results"], settings, strict=True)
     ]
 

@@ -157,6 +157,7 @@ def compare(
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for report.html and comparison.json.")] = Path("runs/demo"),
     seeds: Annotated[str, typer.Option(help="Seeds, separated by commas.")] = "0,1,2",
+    quick: Quick = False,
     jobs: Jobs = None,
 ) -> None:
     """Compares methods on an embedded federation: real digits, seen through five instruments.
@@ -165,12 +166,12 @@ def demo(
     """
     from normfed import demo as first
     from normfed.compare import caption, table
-    from normfed.recipe import find
+    from normfed.recipe import find, resolve
 
     chosen = tuple(seeds_of(seeds))
-    trials, rounds = len(first.METHODS) * len(chosen), find("demo").keys["rounds"]
-    with _watched(trials, rounds, None, out, "the same command goes on with it") as on_round:
-        comparison = first.demo(out, chosen, jobs, on_round)
+    rounds = resolve(find("demo"), quick=quick)["rounds"]
+    with _watched(len(first.METHODS) * len(chosen), rounds, None, out, "the same command goes on with it") as on_round:
+        comparison = first.demo(out, chosen, jobs, on_round, quick=quick)
     print_table(*table(comparison))
     write_report(out)
     typer.echo(f"\n{caption(comparison)}")

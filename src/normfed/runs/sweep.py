@@ -163,7 +163,7 @@ def table(document: Document) -> tuple[list[str], list[list[str]]]:
     keys = list(document["runs"][0]["set"])
 
     def number(value: float | None) -> str:
-        return "–" if value is None else f"{value:.4f}" if document["select"] == "train_loss" else f"{100 * value:.1f}"
+        return "–" if value is None else f"{-value:.4f}" if document["select"] == "train_loss" else f"{100 * value:.1f}"
 
     rows = [
         [row["method"], *(str(row["set"][key]) for key in keys), number(row["score"]), percent(row["average"]),

@@ -93,7 +93,10 @@ def _mlflow(folder: Path) -> Any:
         def __init__(self, method: str, seed: int) -> None:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", FutureWarning)  # files stay readable; a database is the user's choice
-                where = os.environ.get("MLFLOW_TRACKING_URI") or (folder / "mlruns").absolute().as_uri()
+                where = os.environ.get("MLFLOW_TRACKING_URI")
+                if not where:
+                    where = (folder / "mlruns").absolute().as_uri()
+                    os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # which it wants to be asked for by now
                 self._to = MlflowClient(where)
                 known = self._to.get_experiment_by_name("normfed")
                 experiment = known.experiment_id if known else self._to.create_experiment("normfed")
