@@ -6,6 +6,7 @@ of a run: every key with its value, checked, nothing left to a default that a la
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
@@ -35,20 +36,24 @@ OWN: dict[str, Any] = {
     "threads": 1,  # of a process that trains: on a CPU another number of threads is another order of summation
 }
 # What a file says about itself. `facts` are those of a run that a resolved config was written by.
-ABOUT = ("about", "paper", "item", "dataset", "cost", "tolerance", "compares", "why", "quick", "rows", "facts")
+ABOUT = (
+    "about", "paper", "item", "dataset", "columns", "unit", "metric", "view", "cost", "tolerance", "compares", "why",
+    "missing", "command", "quick", "rows", "facts",
+)  # fmt: skip
 ROW = ("name", "label", "quick", "expected", "view")
+AVERAGE = "average"  # the column of the mean over clients
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a paper's table: what differs from the table's keys, and what was printed, in percent."""
+    """One line of a paper's table: what differs from the table's keys, and what was printed, in the table's unit."""
 
     name: str
     label: str
     keys: Mapping[str, Any]
     quick: Mapping[str, Any] = field(default_factory=dict)
-    expected: Mapping[str, tuple[float, float | None]] = field(default_factory=dict)  # client -> (mean, std)
-    view: str | None = None  # None: the method's own
+    expected: Mapping[str, tuple[float, float | None]] = field(default_factory=dict)  # column -> (mean, std)
+    view: str | None = None  # None: the table's
 
 
 @dataclass(frozen=True)
@@ -63,10 +68,16 @@ class Recipe:
     paper: str = ""
     item: str = ""
     dataset: str = ""
-    cost: float = 0.0  # rough hours on one GPU, at full size
+    columns: tuple[str, ...] = ()  # as printed: clients, or "average"
+    unit: str = "percent"
+    metric: str = "accuracy"
+    view: str = ""  # whose number it is, where it is not the method's own view
+    cost: float = 0.0  # rough hours on one GPU, at full size, all rows and seeds
     tolerance: float = 1.0  # points by which an average may differ from the paper's and still agree
     compares: bool = True
     why: str = ""  # where the numbers cannot be compared: the reason
+    missing: str = ""  # what the full form needs and nobody has: it cannot run, the short form can
+    command: str = ""  # what to type for a table that is counted or timed, not trained
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -96,6 +107,22 @@ def _files() -> dict[str, Any]:
     return dict(walk(resources.files("normfed").joinpath("recipes"), ""))
 
 
+def tables(name: str = "") -> list[Recipe]:
+    """The papers' tables and figures: all, a paper's ("fedbn"), or those of one table ("fedbn/table1" is
+    table1-office, table1-domainnet, …)."""
+    every = [name for name in _files() if "/" in name]
+    chosen = [t for t in every if not name or t == name] or [t for t in every if t.startswith((f"{name}/", f"{name}-"))]
+    if not chosen:
+        papers = {t.partition("/")[0] for t in every}
+        raise Refused(f"unknown table '{name}'; {nearest(name, [*papers, *every])}")
+    return [find(t) for t in sorted(chosen, key=_in_print)]
+
+
+def _in_print(name: str) -> list[Any]:
+    """Sorts table2 before table11."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+
+
 def find(name: str) -> Recipe:
     """A recipe by name, a row of one (`fedbn/table11/fedbn`), or the path of a TOML file."""
     known = _files()
@@ -117,7 +144,7 @@ def _row_of(recipe: Recipe, name: str) -> Recipe:
     for row in recipe.rows:
         if row.name == name:
             keys, quick = {**recipe.keys, **row.keys}, {**recipe.quick, **row.quick}
-            alone = replace(row, keys={}, quick={})
+            alone = replace(row, keys={}, quick={}, view=row.view or recipe.view or None)
             return replace(recipe, name=f"{recipe.name}/{name}", keys=keys, quick=quick, rows=(alone,))
     rows = [row.name for row in recipe.rows]
     raise Refused(f"recipe '{recipe.name}' has no row '{name}'; {nearest(name, rows) if rows else 'it has no rows'}")
@@ -140,7 +167,9 @@ def read(text: str, name: str) -> Recipe:
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         problems.append(f"recipe '{name}': rows must be tables, [[rows]]")
         rows = []
-    made = [_row(name, number, row, problems) for number, row in enumerate(rows)]
+    named = about.get("columns", ())
+    columns = about["columns"] = tuple(named) if isinstance(named, list) else ()
+    made = [_row(name, number, row, columns, problems) for number, row in enumerate(rows)]
     twice = {row.name for row in made if [r.name for r in made].count(row.name) > 1}
     problems += [f"recipe '{name}': two rows are called '{row}'" for row in sorted(twice)]
     if problems:
@@ -154,25 +183,32 @@ def _unknown(where: str, keys: Mapping[str, Any], more: Iterable[str] = ()) -> l
 
 
 def _mistyped(name: str, about: Mapping[str, Any]) -> list[str]:
-    numbers, flags = ("cost", "tolerance"), ("compares",)
+    kinds: dict[str, tuple[Any, str]] = {
+        "cost": ((int, float), "a number"), "tolerance": ((int, float), "a number"), "facts": (dict, "a dict"),
+        "compares": (bool, "true or false"), "columns": (list, "a list of texts"),
+    }  # fmt: skip
     problems = []
     for key, value in about.items():
-        kind: Any = (int, float) if key in numbers else bool if key in flags else dict if key == "facts" else str
-        if not isinstance(value, kind) or (key in numbers and isinstance(value, bool)):
-            said = "a number" if key in numbers else "true or false" if key in flags else f"a {kind.__name__}"
+        kind, said = kinds.get(key, (str, "a str"))
+        good = isinstance(value, kind) and (key == "compares" or not isinstance(value, bool))
+        if not good or (key == "columns" and not all(isinstance(part, str) for part in value)):
             problems.append(f"recipe '{name}': {key}={value!r} must be {said}")
     return problems
 
 
-def _row(recipe: str, number: int, row: Mapping[str, Any], problems: list[str]) -> Row:
+def _row(recipe: str, number: int, row: Mapping[str, Any], columns: tuple[str, ...], problems: list[str]) -> Row:
     name = str(row.get("name", ""))
     where = f"{recipe}/{name}" if name else f"{recipe}, row {number + 1}"
     if not name or name.strip("abcdefghijklmnopqrstuvwxyz0123456789-"):
         problems.append(f"recipe '{where}': a row needs a name of letters a to z, digits and hyphens")
     keys = {key: value for key, value in row.items() if key not in ROW}
     problems += [*_unknown(where, keys, ROW), *_unknown(f"{where}, quick", row.get("quick", {}))]
-    expected = {}
-    for client, printed in row.get("expected", {}).items():
+    expected, given = {}, row.get("expected", {})
+    if isinstance(given, list):
+        if len(given) != len(columns):
+            problems.append(f"recipe '{where}': expected has {len(given)} numbers for {len(columns)} columns")
+        given = dict(zip(columns, given, strict=False))
+    for client, printed in given.items():
         pair = printed if isinstance(printed, list) else [printed]
         if len(pair) not in (1, 2) or not all(isinstance(v, int | float) and not isinstance(v, bool) for v in pair):
             problems.append(f"recipe '{where}': expected {client}={printed!r} must be a number or [mean, std]")
@@ -205,7 +241,8 @@ def value_of(key: str, text: str, option: str = "--set") -> Any:
     except Refused:
         # Quotes are a nuisance in a shell, and where a text is wanted there is nothing else it could mean.
         usual = {**OWN, **_settings()}.get(key, "")
-        if text.strip() and (usual is None or isinstance(usual, str | tuple)):
+        schedule = key == "lr" and "(" in text
+        if text.strip() and (usual is None or isinstance(usual, str | tuple) or schedule):
             return text.strip()
         raise
 
@@ -213,9 +250,13 @@ def value_of(key: str, text: str, option: str = "--set") -> Any:
 def resolve(recipe: Recipe, overrides: Mapping[str, Any] | None = None, quick: bool = False) -> Config:
     """The config of a run: the recipe's keys under `overrides`, every other key at its default, all of them checked.
 
-    Keys without a value are left out. `seed=3` is short for `seeds=[3]`.
+    Keys without a value are left out. `seed=3` is short for `seeds=[3]`. An empty text in the short form takes a key
+    away: it has no pretrained weights, say.
     """
-    given = {**recipe.keys, **(recipe.quick if quick else {}), **(overrides or {})}
+    if recipe.command:
+        raise Refused(f"recipe '{recipe.name}' trains nothing; its numbers come from: {recipe.command}")
+    short = recipe.quick if quick else {}
+    given = {key: v for key, v in {**recipe.keys, **short}.items() if short.get(key) != ""} | dict(overrides or {})
     if "seed" in given:
         given["seeds"] = [given.pop("seed")]
     known = key_names()

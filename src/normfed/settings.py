@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from normfed import losses, prepare, stopping
+from normfed import losses, prepare, rates, stopping
 from normfed.checks import choice
 from normfed.errors import Problems, Refused, nearest
 from normfed.evaluate import VIEWS
@@ -22,7 +22,7 @@ NOT_YET = {"distributed": "engine 'distributed' is not there yet; use serial, st
 OPTIMIZERS = ("sgd", "adamw")
 WEIGHTINGS = ("samples", "equal")
 
-Schedule = float | Callable[[int], float]
+Schedule = float | str | Callable[[int], float]  # a text: see normfed.rates
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,9 @@ class Settings:
             found.append(f"seed={self.seed!r}: must be a whole number")
         for name in ("momentum", "weight_decay"):
             found += _number(name, getattr(self, name), 0.0, 1.0 if name == "momentum" else math.inf)
-        if not callable(self.lr):
+        if isinstance(self.lr, str) and "(" in self.lr:
+            found += _refusals(rates.parse, self.lr)
+        elif not callable(self.lr):
             found += _number("lr", self.lr, 0.0, math.inf)
         if self.clip_norm is not None:
             found += _number("clip_norm", self.clip_norm, 0.0, math.inf, open_low=True)
@@ -161,6 +163,8 @@ class Settings:
 
     @property
     def lr_at(self) -> Callable[[int], float]:
+        if isinstance(self.lr, str):
+            return rates.parse(self.lr)
         return self.lr if callable(self.lr) else lambda round: float(self.lr)  # type: ignore[arg-type]
 
     def make_optimizer(self) -> Optimizer:

@@ -47,8 +47,9 @@ COUNTS = {
     "resnet18": 11_689_512 - fc(512, 1000) + fc(512, 10),  # torchvision's counts are for 1000 classes
     "resnet50": 25_557_032 - fc(2048, 1000) + fc(2048, 10),
     "mobilenetv2": 3_504_872 - fc(1280, 1000) + fc(1280, 10),
+    "two_layer_mlp": fc(10, 100) + bn(100) + fc(100, 2),
 }  # fmt: skip
-NORMS = {"digits_cnn": 5, "digits_cnn_fedwon": 3, "alexnet": 7, "alexnet_fedwon": 5, "fedbs_cifar": 4, "fedbs_mnist": 2, "mnist_mlp": 1, "abide_mlp": 2, "resnet20": 19, "resnet18": 20, "resnet50": 53, "mobilenetv2": 52}  # fmt: skip
+NORMS = {"digits_cnn": 5, "digits_cnn_fedwon": 3, "alexnet": 7, "alexnet_fedwon": 5, "fedbs_cifar": 4, "fedbs_mnist": 2, "mnist_mlp": 1, "abide_mlp": 2, "resnet20": 19, "resnet18": 20, "resnet50": 53, "mobilenetv2": 52, "two_layer_mlp": 1}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", models.MODELS)
@@ -60,7 +61,7 @@ def test_parameters_norm_layers_and_output(name):
     known = models.find(name)
     x = torch.randn(2, *SHAPES.get(name, known.shape))
     assert models.make(name, 7).eval()(x).shape == (2, 7)
-    assert known.classes == (2 if name == "abide_mlp" else 10)
+    assert known.classes == (2 if name in ("abide_mlp", "two_layer_mlp") else 10)
 
 
 def test_resnet20_transmits_what_the_paper_counts():

@@ -42,11 +42,9 @@ def test_every_recipe_of_the_package_reads_and_resolves():
     for name in recipe.names():
         found = recipe.find(name)
         assert found.about, name
-        for quick in (False, True):
-            for keys in (
-                [{}] if not found.rows else [{**row.keys, **(row.quick if quick else {})} for row in found.rows]
-            ):
-                config = recipe.resolve(found, keys, quick=quick)
+        if not found.command:
+            for quick in (False, True):
+                config = recipe.resolve(found, quick=quick)
                 assert recipe.resolve(recipe.Recipe("again", config)) == config, name
 
 
@@ -84,6 +82,8 @@ def test_by_path(tmp_path):
         ('rows = [{name = "A b"}]', "recipe 'mine/A b': a row needs a name of letters a to z, digits and hyphens"),
         ('rows = [{name = "a", lrr = 1}]', "recipe 'mine/a': unknown key 'lrr'; did you mean 'lr'?"),
         ('rows = [{name = "a"}, {name = "a"}]', "recipe 'mine': two rows are called 'a'"),
+        ("columns = 3", "recipe 'mine': columns=3 must be a list of texts"),
+        ('columns = ["ink"]\nrows = [{name = "a", expected = [1, 2]}]', "recipe 'mine/a': expected has 2 numbers for 1 columns"),
         ('rows = [{name = "a", expected = {ink = "x"}}]', "recipe 'mine/a': expected ink='x' must be a number or [mean, std]"),
         ("rounds =", "recipe 'mine' is not TOML: Invalid value (at end of document)"),
     ],
@@ -118,6 +118,33 @@ def test_every_problem_is_said_at_once():
     assert len(found) == 4
 
 
+def test_columns_a_view_for_all_rows_and_a_key_that_the_short_form_takes_away():
+    table = recipe.read(
+        'data = "embedded"\nmodel = "digits_cnn"\nweights = "some.pt"\nrounds = 3\ncolumns = ["ink", "average@batch"]\n'
+        'view = "unseen/batch"\n[quick]\nweights = ""\n[[rows]]\nname = "a"\nexpected = [[1, 2], 3]\n'
+        '[[rows]]\nname = "b"\nview = "global"', "mine",
+    )  # fmt: skip
+    row = recipe._row_of(table, "a")
+    assert row.rows[0].expected == {"ink": (1.0, 2.0), "average@batch": (3.0, None)}
+    assert row.rows[0].view == "unseen/batch" and recipe._row_of(table, "b").rows[0].view == "global"
+    assert recipe.resolve(row)["weights"] == "some.pt" and "weights" not in recipe.resolve(row, quick=True)
+
+
+def test_a_table_that_trains_nothing_says_where_its_numbers_come_from():
+    said = refused(recipe.resolve, recipe.find("fedtan/table3"))
+    assert said == ("recipe 'fedtan/table3' trains nothing; its numbers come from: python -m normfed.evidence.traffic",)
+
+
+def test_tables_by_paper_by_table_and_by_the_datasets_of_one():
+    names = [table.name for table in recipe.tables("fedbn")]
+    assert names.index("fedbn/table1-office") < names.index("fedbn/table11") and "greg/table1" not in names
+    assert {t.name for t in recipe.tables("fedbn/table1")} == {n for n in names if n.startswith("fedbn/table1-")}
+    assert [t.name for t in recipe.tables("fedbn/table11")] == ["fedbn/table11"]
+    assert refused(recipe.tables, "fedbn/tabel1-office") == (
+        "unknown table 'fedbn/tabel1-office'; did you mean 'fedbn/table1-office'?",
+    )
+
+
 def test_set_takes_toml_literals_and_plain_words():
     given = recipe.overrides(
         ["lr=0.5", "steps=3", "seeds=[1, 2]", "engine=serial", "method=fedprox(mu=0.1)", 'loss="x"']
@@ -125,6 +152,7 @@ def test_set_takes_toml_literals_and_plain_words():
     assert given == {
         "lr": 0.5, "steps": 3, "seeds": [1, 2], "engine": "serial", "method": "fedprox(mu=0.1)", "loss": "x",
     }  # fmt: skip
+    assert recipe.overrides(["lr=stages(0.5, 0.1, at=[3])"]) == {"lr": "stages(0.5, 0.1, at=[3])"}
     assert refused(recipe.overrides, ["lr"]) == ("--set lr: write key=value",)
     assert refused(recipe.overrides, ["lr=fast"])[0].startswith("--set lr: fast is not a TOML value")
     assert refused(recipe.overrides, ["lr=1", "lr=2"]) == ("--set lr: given twice",)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from normfed.data import catalogue, own
+from normfed.data import catalogue, own, synthetic
 from normfed.data.catalogue import DATASETS, Dataset, present
 from normfed.data.embedded import source as embedded_source
 from normfed.data.federation import Federation, federate
@@ -18,7 +18,11 @@ from normfed.data.source import Block, Source
 from normfed.errors import Refused
 from normfed.text import bind, call
 
-MADE: dict[str, Callable[..., Source]] = {"embedded": embedded_source}  # federations that need no files
+MADE: dict[str, Callable[..., Source]] = {  # federations that need no files
+    "embedded": embedded_source,
+    "fedbn_cosine": synthetic.cosine,
+    "fedbn_gaussians": synthetic.gaussians,
+}
 
 __all__ = [
     "DATASETS",

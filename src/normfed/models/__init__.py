@@ -47,6 +47,7 @@ MODELS: dict[str, Known] = {
     "resnet18": Known(resnet.resnet18, (3, 224, 224)),
     "resnet20": Known(resnet.resnet20, (3, 32, 32)),
     "resnet50": Known(resnet.resnet50, (3, 224, 224)),
+    "two_layer_mlp": Known(cnn.two_layer_mlp, (10,), 2),
 }
 
 

@@ -158,3 +158,8 @@ def mnist_mlp(classes: int = 10, features: int = 784) -> nn.Module:
 def abide_mlp(classes: int = 2, features: int = 5995) -> nn.Module:
     """FedBN's network for ABIDE: 5995-16-16-2, a norm layer after the first two."""
     return _MLP([features, 16, 16], classes)
+
+
+def two_layer_mlp(classes: int = 2, features: int = 10, hidden: int = 100) -> nn.Module:
+    """FedBN's network for synthetic data (appendix F): one hidden layer of 100 units with a norm layer."""
+    return _MLP([features, hidden], classes)

@@ -16,6 +16,7 @@ from normfed import models, prepare
 from normfed._version import __version__
 from normfed.checks import first_samples
 from normfed.data import Federation, open_federation
+from normfed.data.catalogue import root_of
 from normfed.experiment import Run
 from normfed.expression import parse
 from normfed.models import weights
@@ -34,13 +35,19 @@ def federation(config: Config, root: Path | None) -> Federation:
     return _opened(config["data"], config.get("partition"), config["partition_seed"], root)
 
 
-def model(config: Config, seed: int, classes: int, shape: Sequence[int]) -> nn.Module:
+def weights_file(name: str, root: Path | None = None) -> Path:
+    """A file of weights: by its path, or under `weights/` where the datasets lie."""
+    path = Path(name)
+    return path if path.is_absolute() or path.is_file() else root_of(root) / "weights" / name
+
+
+def model(config: Config, seed: int, classes: int, shape: Sequence[int], root: Path | None = None) -> nn.Module:
     """The network with the initial weights of a seed, the same for every method; or those of a file."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         made = models.make(config["model"], classes, shape)
     if "weights" in config:
-        weights.load(made, config["weights"])
+        weights.load(made, weights_file(config["weights"], root))
     return made
 
 
@@ -56,7 +63,8 @@ def open_run(config: Config, root: Path | None = None, resume: bytes | None = No
     shape = seen(config, first_samples(given)[0]).shape[1:]
     settings = {key: value for key, value in config.items() if key in SETTINGS}
     method = parse(config["method"])
-    return Run(model(config, seed, len(given.classes), shape), given, method, resume=resume, seed=seed, **settings)
+    network = model(config, seed, len(given.classes), shape, root)
+    return Run(network, given, method, resume=resume, seed=seed, **settings)
 
 
 def facts(config: Config, root: Path | None) -> dict[str, Any]:
