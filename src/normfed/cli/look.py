@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -51,7 +52,8 @@ def list_(
         return
     width = max(len(row["name"]) for row in rows)
     for row in rows:
-        typer.echo(f"{row['name'].ljust(width)}  {row['about']}")
+        here = "  (here)" if row.get("present") else ""
+        typer.echo(f"{row['name'].ljust(width)}  {row['about']}{here}")
 
 
 def _listing(what: str) -> list[dict[str, Any]]:
@@ -62,6 +64,27 @@ def _listing(what: str) -> list[dict[str, Any]]:
         return [{"name": name, "about": (make.__doc__ or "").split("\n")[0]} for name, make in sorted(METHODS.items())]
     if what == "models":
         return [{"name": n, "about": k.about, "input": list(k.shape), "classes": k.classes} for n, k in MODELS.items()]
-    if what in ("datasets", "recipes"):
+    if what == "datasets":
+        return _datasets(None)
+    if what == "recipes":
         raise Refused(f"list {what}: not yet")
     raise Refused(f"nothing called '{what}' to list; {nearest(what, ['methods', 'models', 'datasets', 'recipes'])}")
+
+
+def _datasets(root: Path | None) -> list[dict[str, Any]]:
+    from normfed.data import DATASETS, MADE
+    from normfed.data.catalogue import root_of
+
+    made = [(name, make()) for name, make in MADE.items()]
+    rows: list[dict[str, Any]] = [
+        {"name": name, "about": f"{source.about}; needs no files", "domains": list(source.domains),
+         "classes": list(source.classes), "present": True, "homes": [], "obtain": [], "licence": "",
+         "partition": source.partition}
+        for name, source in made
+    ]  # fmt: skip
+    return rows + [
+        {"name": name, "about": dataset.about, "domains": list(dataset.domains), "classes": list(dataset.classes),
+         "present": bool(dataset.files(root_of(root))), "homes": [home.id for home in dataset.homes],
+         "obtain": list(dataset.obtain), "licence": dataset.licence, "partition": dataset.partition}
+        for name, dataset in DATASETS.items()
+    ]  # fmt: skip

@@ -34,6 +34,23 @@ DOMAINNET = (
 )
 
 
+TRAIN_TEST = {"train": ("train",), "test": ("test",)}
+
+
+@dataclass(frozen=True)
+class Home:
+    """A table on the Hugging Face hub, and what of it goes where."""
+
+    id: str
+    config: str | None = None
+    domain: str = ""  # all of it is this domain's; or
+    column: str = ""  # this column says whose a row is, by name or by
+    names: tuple[str, ...] = ()  # number: names of 0, 1, …
+    image: str = "image"
+    label: str = "label"
+    splits: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: TRAIN_TEST)  # ours -> the hub's
+
+
 @dataclass(frozen=True)
 class Dataset:
     """One line of the catalogue."""
@@ -44,18 +61,25 @@ class Dataset:
     classes: tuple[str, ...]  # as far as they are fixed; files that name theirs go before
     side: int = 0  # images are decoded to side x side; 0: not images
     channels: int = 3
-    home: str = ""  # where it is to be had: ids on the Hugging Face hub
-    obtain: str = ""  # what to do where no public source gives it
+    homes: tuple[Home, ...] = ()  # where `normfed data fetch` gets it
+    obtain: tuple[str, ...] = ()  # what to do, line by line, for what no home gives
     licence: str = ""
     partition: str = "domain"
     stand_ins: Mapping[str, str] = field(default_factory=dict)  # domain -> the one it stands in for
     choose: tuple[str, ...] = ()  # the classes used where the files hold more
+    spelt: Mapping[str, str] = field(default_factory=dict)  # another name of a class or a domain -> ours
 
     @property
     def layout(self) -> str:
         """Where its files are looked for, under the root."""
         middle = f"{{{','.join(self.domains)}}}/" if self.domains else ""
         return f"{self.name}/{middle}{{train,test}}.parquet" if self.side else f"{self.name}/{middle}all.npz"
+
+    def ours(self, name: str) -> str:
+        """Our spelling of a class or a domain, `Back_Pack` -> `backpack`; the name itself where it is none of ours."""
+        known = {_plain(own): own for own in (*self.domains, *self.classes)}
+        known |= {_plain(other): own for other, own in self.spelt.items()}
+        return known.get(_plain(name), name)
 
     def files(self, root: Path) -> dict[str, dict[str, Path]]:
         """domain -> split -> file, of what is there: the declared domains first, then any other folder."""
@@ -68,6 +92,10 @@ class Dataset:
         return {domain: splits for domain, splits in found.items() if splits}
 
 
+def _plain(name: str) -> str:
+    return "".join(char for char in name.lower() if char.isalnum())
+
+
 def _datasets(*given: Dataset) -> dict[str, Dataset]:
     return {dataset.name: dataset for dataset in given}
 
@@ -76,8 +104,13 @@ DATASETS: dict[str, Dataset] = _datasets(
     Dataset(
         "digits", "Handwritten, printed and house-number digits (Digits-Five of FedBN)",
         ("mnist", "svhn", "svhn_mini", "usps", "synth", "mnist_m"), TEN, 28,
-        home="ylecun/mnist, ufldl-stanford/svhn, flwrlabs/usps, Mike0307/MNIST-M",
-        obtain="synth (SynthDigits) is only in digit_dataset.zip of Jemary/FedBN_Dataset on the hub",
+        homes=(Home("ylecun/mnist", domain="mnist"), Home("ufldl-stanford/svhn", "cropped_digits", domain="svhn"),
+               Home("flwrlabs/usps", domain="usps"), Home("Mike0307/MNIST-M", domain="mnist_m")),
+        obtain=(
+            "synth (SynthDigits) is on no hub as rows; digit_dataset.zip of Jemary/FedBN_Dataset holds it as pickles,",
+            "which normfed does not open. Where you trust them, save the images as synth/{train,test}/<digit>/<n>.png;",
+            "then: normfed data fetch digits --from FOLDER",
+        ),
         licence="MNIST CC BY-SA 3.0; SVHN non-commercial; USPS, MNIST-M, SynthDigits: none stated",
         stand_ins={"svhn_mini": "svhn"},
     ),
@@ -85,57 +118,79 @@ DATASETS: dict[str, Dataset] = _datasets(
         "office_caltech10", "Ten classes of office objects, four cameras (Gong et al., 2012)",
         ("amazon", "caltech", "dslr", "webcam"),
         ("backpack", "bike", "calculator", "headphones", "keyboard", "laptop", "monitor", "mouse", "mug", "projector"),
-        256, home="", obtain="office_caltech_10_dataset.zip of Jemary/FedBN_Dataset on the hub",
+        256, spelt={"laptop_computer": "laptop"},
+        obtain=(
+            "Download office_caltech_10_dataset.zip from Jemary/FedBN_Dataset on the Hugging Face hub,",
+            "or Gong's images as <domain>/<class>/<image>, in a folder or a .zip;",
+            "then: normfed data fetch office_caltech10 --from FILE",
+        ),
         licence="Caltech-256 CC BY 4.0; Office-31: none stated",
     ),
     Dataset(
         "domainnet", "Objects in six styles of drawing (Peng et al., 2019); ten classes, or classes=100",
         ("clipart", "infograph", "painting", "quickdraw", "real", "sketch"), DOMAINNET, 256,
-        home="wltjr1007/DomainNet", licence="fair use, non-commercial", choose=DOMAINNET,
+        homes=(Home("wltjr1007/DomainNet", column="domain",
+                    names=("clipart", "infograph", "painting", "quickdraw", "real", "sketch")),),
+        licence="fair use, non-commercial", choose=DOMAINNET,
     ),
     Dataset(
         "pacs", "Photos, art paintings, cartoons and sketches of seven classes (Li et al., 2017)",
         ("art_painting", "cartoon", "photo", "sketch"),
-        ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person"), 160, home="flwrlabs/pacs",
-        licence="none stated",
+        ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person"), 160,
+        homes=(Home("flwrlabs/pacs", column="domain", splits={"all": ("train",)}),), licence="none stated",
     ),
     Dataset(
         "vlcs", "Five classes of photos from four collections (Fang et al., 2013)",
         ("caltech101", "labelme", "sun09", "voc2007"), ("bird", "car", "chair", "dog", "person"), 160,
-        obtain="the VLCS archive of DomainBed, one folder per domain and class: `normfed data fetch` says how",
+        obtain=(
+            "Download VLCS.tar.gz as DomainBed's download script does, and unpack it: VLCS/<domain>/<class>/<image>;",
+            "then: normfed data fetch vlcs --from VLCS",
+        ),
         licence="none stated",
     ),
     Dataset(
         "camelyon17", "Tumour or not, patches of lymph nodes from five hospitals (Camelyon17-WILDS)",
         ("hospital1", "hospital2", "hospital3", "hospital4", "hospital5"), ("normal", "tumor"), 96,
-        home="wltjr1007/Camelyon17-WILDS", licence="CC0 1.0",
+        homes=(Home("wltjr1007/Camelyon17-WILDS", column="center", splits={"all": ("train", "validation", "test")},
+                    names=("hospital1", "hospital2", "hospital3", "hospital4", "hospital5")),),
+        licence="CC0 1.0",
     ),
-    Dataset("cifar10", "Ten classes of small photos (Krizhevsky, 2009)", (), CIFAR10, 32, home="uoft-cs/cifar10",
-            licence="none stated", partition="clients(10)"),
-    Dataset("cifar100", "A hundred classes of small photos (Krizhevsky, 2009)", (), (), 32, home="uoft-cs/cifar100",
-            licence="none stated", partition="clients(10)"),
-    Dataset("mnist", "Handwritten digits (LeCun et al., 1998)", (), TEN, 28, 1, home="ylecun/mnist",
+    Dataset("cifar10", "Ten classes of small photos (Krizhevsky, 2009)", (), CIFAR10, 32,
+            homes=(Home("uoft-cs/cifar10", image="img"),), licence="none stated", partition="clients(10)"),
+    Dataset("cifar100", "A hundred classes of small photos (Krizhevsky, 2009)", (), (), 32,
+            homes=(Home("uoft-cs/cifar100", image="img", label="fine_label"),), licence="none stated",
+            partition="clients(10)"),
+    Dataset("mnist", "Handwritten digits (LeCun et al., 1998)", (), TEN, 28, 1, homes=(Home("ylecun/mnist"),),
             licence="CC BY-SA 3.0", partition="clients(10)"),
     Dataset("fashion_mnist", "Ten classes of clothes (Xiao et al., 2017)", (),
             ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
-            28, 1, home="zalando-datasets/fashion_mnist", licence="MIT", partition="clients(10)"),
+            28, 1, homes=(Home("zalando-datasets/fashion_mnist"),), licence="MIT", partition="clients(10)"),
     Dataset(
         "fed_isic2019", "Eight kinds of skin lesions from six centres (Ogier du Terrail et al., 2022)",
         tuple(f"center{i}" for i in range(6)),
         ("melanoma", "nevus", "basal cell carcinoma", "actinic keratosis", "benign keratosis", "dermatofibroma",
          "vascular lesion", "squamous cell carcinoma"), 224,
-        home="flwrlabs/fed-isic2019", licence="CC BY-NC 4.0",
+        homes=(Home("flwrlabs/fed-isic2019", column="center", names=tuple(f"center{i}" for i in range(6))),),
+        licence="CC BY-NC 4.0",
     ),
     Dataset(
         "abide", "Connectivity of brains at rest, windows of 32, four sites (FedBN's setting, 5,995 features)",
         ("nyu", "usm", "um", "ucla"), ("control", "autism"),
-        obtain="made from the ABIDE I time series of the Harvard-Oxford atlas; no public source has the windows",
+        obtain=(
+            "Get the ABIDE I time series of the Harvard-Oxford atlas (Preprocessed Connectomes Project);",
+            "of every window of 32 scans take the correlations of 110 regions above the diagonal: 5,995;",
+            "save them as abide/<site>/all.npz with the arrays x, [windows, 5995], and label, 0 or 1",
+        ),
         licence="non-commercial research",
     ),
     Dataset(
         "abide_cc200", "Connectivity of brains at rest, 200 regions, four sites: a setting of its own, 19,900 features",
         ("nyu", "usm", "um", "ucla"), ("control", "autism"),
-        obtain="ABIDE I, Preprocessed Connectomes Project, CC200 correlations as x, label in all.npz",
+        obtain=(
+            "Get the ABIDE I time series of the CC200 atlas (Preprocessed Connectomes Project);",
+            "save the correlations above the diagonal as abide_cc200/<site>/all.npz with the arrays",
+            "x, [subjects, 19900], and label, 0 or 1; a number `scale` beside them multiplies x",
+        ),
         licence="non-commercial research",
     ),
 )  # fmt: skip

@@ -113,22 +113,25 @@ def class_names(metadata: Any, label: str = "label") -> tuple[str, ...]:
         return ()
 
 
-def _images(path: Path, shape: tuple[int, ...], rows: np.ndarray | None) -> Iterator[tuple[np.ndarray, int]]:
-    """The images of a file, or of some of its rows, decoded; with a number that tells their pixels apart."""
+def encoded(path: Path) -> Iterator[Any]:
+    """The images of a Parquet, as they are stored, one after another."""
     import pyarrow.parquet as pq
 
-    wanted = None if rows is None else set(rows.tolist())
-    row = -1
     with pq.ParquetFile(path) as file:
         for batch in file.iter_batches(256, columns=["image"]):
             for image in batch.column(0):
-                row += 1
-                if wanted is not None and row not in wanted:
-                    continue
-                try:
-                    yield decode(image["bytes"].as_py(), *shape[:2])
-                except images.FAULTS as error:
-                    raise Refused(f"{path}, row {row}: the image cannot be decoded: {error}") from None
+                yield image["bytes"].as_py()
+
+
+def _images(path: Path, shape: tuple[int, ...], rows: np.ndarray | None) -> Iterator[tuple[np.ndarray, int]]:
+    """The images of a file, or of some of its rows, decoded; with a number that tells their pixels apart."""
+    wanted = None if rows is None else set(rows.tolist())
+    for row, data in enumerate(encoded(path)):
+        if wanted is None or row in wanted:
+            try:
+                yield decode(data, *shape[:2])
+            except images.FAULTS as error:
+                raise Refused(f"{path}, row {row}: the image cannot be decoded: {error}") from None
 
 
 def decode(data: bytes, channels: int, side: int) -> tuple[np.ndarray, int]:

@@ -59,14 +59,14 @@ class Images:
                 with self.open(i) as image:
                     look(i, image)
             except FAULTS as error:
-                found.append(f"{self.where(i)}: cannot be decoded: {_said(error)}")
+                found.append(f"{self.where(i)}: cannot be decoded: {said(error)}")
         return found
 
     def taken(self, order: np.ndarray) -> Images:
         return Images(len(order), lambda i: self.open(int(order[i])), lambda i: self.where(int(order[i])), self.key)
 
 
-def _said(error: Exception) -> str:
+def said(error: Exception) -> str:
     text = str(error).partition(" <")[0].partition(" '")[0]  # Pillow names the buffer, we name the file
     return text.splitlines()[0] if text else type(error).__name__
 
@@ -121,7 +121,7 @@ def decoded(images: Images, form: Form) -> cache.Decoded:
                 with images.open(i) as image:
                     yield pixels(image, form.channels, form.size)
             except FAULTS as error:
-                problems.append(f"{images.where(i)}: cannot be decoded: {_said(error)}")
+                problems.append(f"{images.where(i)}: cannot be decoded: {said(error)}")
                 yield np.zeros(form.shape, np.uint8), 0
         if problems:
             raise Refused(*problems)

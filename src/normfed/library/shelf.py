@@ -1,0 +1,156 @@
+"""A dataset's folder as it is written: each file whole or not at all, and a manifest that says what each must be.
+
+manifest.json    {"schema": 1, "dataset": …, "files": {"mnist/train.parquet": {"sha256", "bytes", "samples", "from"}}}
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from normfed.data import cache
+from normfed.data.catalogue import Dataset, root_of
+from normfed.errors import Refused
+from normfed.runs import disk
+
+MANIFEST = "manifest.json"
+
+
+class Shelf:
+    """Where a dataset's files lie, or will lie."""
+
+    def __init__(self, dataset: Dataset, root: Path | None = None) -> None:
+        self.dataset = dataset
+        self.folder = root_of(root) / dataset.name
+        self.entries: dict[str, dict[str, Any]] = {}
+        if (self.folder / MANIFEST).exists():
+            document = disk.read_json(self.folder / MANIFEST)
+            if not isinstance(document, dict) or not isinstance(document.get("files"), dict):
+                raise Refused(f"{self.folder / MANIFEST} is damaged: it lists no files")
+            self.entries = document["files"]
+
+    @contextlib.contextmanager
+    def mine(self) -> Iterator[None]:
+        """The folder, made where there is none, for this process alone; taken away again if nothing came into it."""
+        disk.make_folder(self.folder)
+        try:
+            with disk.alone(self.folder):
+                yield
+        finally:
+            for folder in (*sorted(p for p in self.folder.iterdir() if p.is_dir()), self.folder):
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
+
+    def name(self, domain: str, split: str) -> str:
+        """Of a file, as the manifest has it."""
+        return f"{domain}/{split}.parquet" if domain else f"{split}.parquet"
+
+    def fault(self, name: str) -> str | None:
+        """What is wrong with a file of the manifest; None where it is whole."""
+        path, entry = self.folder / name, self.entries[name]
+        if not path.is_file():
+            return "is missing; the manifest has it"
+        if path.stat().st_size != entry["bytes"]:
+            return f"has {path.stat().st_size:,} bytes; it was written with {entry['bytes']:,}"
+        return None if cache.hash_of(path) == entry["sha256"] else "was changed after it was written: SHA-256 differs"
+
+    def whole(self, domain: str, split: str) -> bool:
+        name = self.name(domain, split)
+        return name in self.entries and self.fault(name) is None
+
+    def others(self, domain: str, splits: Iterable[str]) -> list[str]:
+        """Files of a domain that stand in the way of these: of other splits, or not written by us."""
+        found = self.dataset.files(self.folder.parent).get(domain, {})
+        names = [path.relative_to(self.folder).as_posix() for path in found.values()]
+        ours = {self.name(domain, split) for split in splits} & self.entries.keys()
+        return [name for name in names if name not in ours]
+
+    def enter(self, name: str, samples: int, origin: str) -> None:
+        """A file that was written, into the manifest."""
+        path = self.folder / name
+        facts = {"sha256": cache.hash_of(path), "bytes": path.stat().st_size, "samples": samples, "from": origin}
+        self.entries = dict(sorted({**self.entries, name: facts}.items()))
+        disk.write_json(
+            self.folder / MANIFEST, {"schema": 1, "dataset": self.dataset.name, "files": self.entries}
+        )  # fmt: skip
+
+
+@dataclass
+class Drafts:
+    """Files of a dataset that are being written, one for each domain. Leaving without an error makes all of them whole;
+    with one, none."""
+
+    shelf: Shelf
+    split: str
+    names: tuple[str, ...]  # of the classes
+    origin: str
+
+    def __enter__(self) -> Drafts:
+        self._open: dict[str, Any] = {}
+        self.samples: dict[str, int] = {}
+        return self
+
+    def add(self, domain: str, images: Sequence[Mapping[str, Any]], labels: np.ndarray) -> None:
+        """Encoded images, {bytes, path}, and their labels."""
+        import pyarrow as pa
+
+        path = self._part(domain)
+        with disk.telling(path):
+            if domain not in self._open:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self._open[domain] = _writer(path, self.names)
+            rows = {"image": pa.array(images, _image()), "label": pa.array(labels, pa.int64())}
+            self._open[domain].write_table(pa.table(rows, schema=self._open[domain].schema))
+        self.samples[domain] = self.samples.get(domain, 0) + len(labels)
+
+    def _part(self, domain: str) -> Path:
+        path = self.shelf.folder / self.shelf.name(domain, self.split)
+        return path.with_name(path.name + disk.PART)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            for domain, writer in self._open.items():
+                with disk.telling(self._part(domain)) if kind is None else contextlib.suppress(OSError):
+                    writer.close()
+            if kind is None:
+                for domain in self._open:
+                    self._put(domain)
+        finally:
+            for domain in self._open:
+                self._part(domain).unlink(missing_ok=True)
+
+    def _put(self, domain: str) -> None:
+        part, name = self._part(domain), self.shelf.name(domain, self.split)
+        with disk.telling(part):
+            with part.open("rb") as file:
+                os.fsync(file.fileno())
+            part.replace(self.shelf.folder / name)
+            disk.sync(part.parent)
+        self.shelf.enter(name, self.samples[domain], self.origin)
+
+
+def _image() -> Any:
+    import pyarrow as pa
+
+    return pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+
+
+def _writer(path: Path, names: tuple[str, ...]) -> Any:
+    """As Hugging Face `datasets` writes images: class names in the schema's metadata."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    label = {"_type": "ClassLabel", "names": list(names)} if names else {"_type": "Value", "dtype": "int64"}
+    said = json.dumps({"info": {"features": {"image": {"_type": "Image"}, "label": label}}})
+    columns = [("image", _image()), ("label", pa.int64())]
+    return pq.ParquetWriter(path, pa.schema(columns, metadata={"huggingface": said}))
