@@ -55,6 +55,13 @@ def again() -> str:
     return str(called) if called.name == "normfed" else "python -m normfed.cli"
 
 
+def known_tables(incomplete: str) -> list[str]:
+    """For completion in a shell: papers and their tables."""
+    found = [name for name in known_recipes("") if "/" in name]
+    papers = dict.fromkeys(name.partition("/")[0] for name in found)
+    return [name for name in (*papers, *found) if name.startswith(incomplete)]
+
+
 def say(text: str) -> None:
     """A word to who sits at a terminal; nothing elsewhere."""
     if sys.stderr.isatty():

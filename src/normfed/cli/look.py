@@ -40,13 +40,14 @@ def explain(
 @app.command("list")
 def list_(
     what: Annotated[str, typer.Argument(help="methods, models, datasets or recipes.")],
+    data: Annotated[Path | None, typer.Option(help="Where datasets lie; else NORMFED_DATA, else the cache.")] = None,
     as_json: Json = False,
 ) -> None:
     """What can be named.
 
     Example: normfed list methods
     """
-    rows = _listing(what)
+    rows = _listing(what, data)
     if as_json:
         typer.echo(json.dumps(rows, indent=1))
         return
@@ -56,7 +57,16 @@ def list_(
         typer.echo(f"{row['name'].ljust(width)}  {row['about']}{here}")
 
 
-def _listing(what: str) -> list[dict[str, Any]]:
+def _told(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Recipes with a word about where they are from and whether their data are here."""
+    found = []
+    for row in rows:
+        about = ", ".join(filter(None, (row["paper"], row["item"], row["dataset"])))
+        found.append({"name": row["name"], "about": about + ("" if row["data_present"] else "; no data here")})
+    return found
+
+
+def _listing(what: str, root: Path | None) -> list[dict[str, Any]]:
     from normfed.methods import METHODS
     from normfed.models import MODELS
 
