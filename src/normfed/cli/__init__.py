@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from normfed import __version__
-from normfed.cli import data, later, look, measure, train, use  # noqa: F401 (importing a module registers its commands)
+from normfed.cli import data, later, look, measure, reproduce, train, use  # noqa: F401 (importing a module registers its commands)
 from normfed.cli.app import app
 from normfed.errors import NormfedError
 from normfed.memory import keep_big_blocks

@@ -52,7 +52,7 @@ def list_(
         typer.echo(json.dumps(rows, indent=1))
         return
     width = max(len(row["name"]) for row in rows)
-    for row in rows:
+    for row in _told(rows) if what == "recipes" else rows:
         here = "  (here)" if row.get("present") else ""
         typer.echo(f"{row['name'].ljust(width)}  {row['about']}{here}")
 
@@ -75,9 +75,11 @@ def _listing(what: str, root: Path | None) -> list[dict[str, Any]]:
     if what == "models":
         return [{"name": n, "about": k.about, "input": list(k.shape), "classes": k.classes} for n, k in MODELS.items()]
     if what == "datasets":
-        return _datasets(None)
+        return _datasets(root)
     if what == "recipes":
-        raise Refused(f"list {what}: not yet")
+        from normfed.reproduce import listing
+
+        return listing(root)
     raise Refused(f"nothing called '{what}' to list; {nearest(what, ['methods', 'models', 'datasets', 'recipes'])}")
 
 
