@@ -141,7 +141,7 @@ def caption(comparison: Document) -> str:
     ]
     return (
         f"Test accuracy in percent, mean ± standard deviation over {_or(seeds)} seed{'s' * (seeds != {1: None})}, "
-        f"{_or(rounds)} rounds; model evaluated: {'; '.join(by_view)}"
+        f"{_or(rounds)} round{'s' * (rounds != {1: None})}; model evaluated: {'; '.join(by_view)}"
     )
 
 

@@ -1,0 +1,23 @@
+"""Tests and files that the pages point to are there."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+TESTS = {
+    name
+    for path in (ROOT / "tests").rglob("test_*.py")
+    for name in re.findall(r"^def (test_\w+)", path.read_text(), re.M)
+}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_what_a_page_names_exists(page):
+    text = page.read_text()
+    lost = [name for name in re.findall(r"`(test_\w+)`", text) if name not in TESTS]
+    paths = re.findall(r"`((?:tests|src|examples|docs)/[\w./-]+)`", text)
+    lost += [path for path in paths if not (ROOT / path).exists() and "softbn" not in path]
+    assert not lost, lost
