@@ -261,11 +261,12 @@ def test_facts_hold_the_history(tmp_path):
     assert len({json.dumps(line) for line in lines}) == len(lines)
 
 
-def test_a_folder_in_use_is_left_alone(tmp_path):
+def test_a_folder_in_use_is_left_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(disk, "PATIENCE", 0.1)
     with (
         disk.alone(tmp_path),
         pytest.raises(nf.Refused, match="another process is at work there"),
-        disk.alone(tmp_path, patience=0.1),
+        disk.alone(tmp_path),
     ):
         pass
 

@@ -12,12 +12,14 @@ from typing import Any
 
 from normfed.compare import summary
 from normfed.errors import Refused
+from normfed.runs import disk
 from normfed.runs.records import facts as facts_of_row
 
 Fact = dict[str, Any]
 OWN_VIEWS = ("own", "global")
 # Keys that make a number another number, whatever the method: runs that differ here are not put side by side.
 SETTING = ("data", "partition", "partition_seed", "rounds")
+NEEDED = {"method": str, "history": [dict], "final": {"view": str}}  # of a result
 # Keys that say how it was run, not what.
 ASIDE = ("method", "seeds", "engine", "device", "threads", "stack")
 
@@ -178,7 +180,7 @@ def _compared(folder: Path) -> list[Played]:
     inside = {path.name: found for path in sorted(folder.iterdir()) if path.is_dir() and (found := _played(path))}
     order = list(_toml(folder / "config.toml").get("runs", {}))
     played = [inside[name] for name in order if name in inside] or list(inside.values())
-    documents = (_json(folder / "comparison.json") or {}).get("results", [])
+    documents = (_json(folder / "comparison.json", {"results": [NEEDED]}) or {}).get("results", [])
     known = {p.method for p in played}
     alone = [_from_document(document) for document in documents if document["method"] not in known]
     rank = {document["method"]: i for i, document in enumerate(documents)}
@@ -187,7 +189,7 @@ def _compared(folder: Path) -> list[Played]:
 
 def _played(folder: Path) -> Played | None:
     """The run in a folder, finished or not; None where there is none."""
-    document = _json(folder / "result.json")
+    document = _json(folder / "result.json", NEEDED)
     config = _toml(folder / "config.toml")
     seeds = sorted(folder.glob("seed-*/records.jsonl"))
     whole = folder / "records.jsonl"
@@ -203,7 +205,7 @@ def _played(folder: Path) -> Played | None:
 
 def _put_together(folder: Path, config: Mapping[str, Any]) -> dict[str, Any] | None:
     """Of a run whose seeds have all finished, and which was cut before it could say so."""
-    documents = [_json(folder / f"seed-{seed}" / "result.json") for seed in config.get("seeds", [])]
+    documents = [_json(folder / f"seed-{seed}" / "result.json", NEEDED) for seed in config.get("seeds", [])]
     return summary(documents) if documents and None not in documents else None
 
 
@@ -226,13 +228,14 @@ def _lines(path: Path) -> Iterable[Fact]:
             yield fact
 
 
-def _json(path: Path) -> Any:
+def _json(path: Path, shape: Any) -> Any:
     if not path.is_file():
         return None
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise Refused(f"{path} is damaged: {error}") from None
+    found = disk.read_json(path)
+    lacking = disk.shaped(found, shape)
+    if lacking:
+        raise Refused(f"{path} is damaged: {lacking}")
+    return found
 
 
 def _toml(path: Path) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from typing import Any
 from normfed.errors import NormfedError, Refused
 
 PART = ".part"  # ending of a file that is being written
+PATIENCE = 5.0  # seconds that one waits for a process that is ending
 REASONS = {
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "the disk quota is used up",
@@ -129,7 +130,7 @@ def shaped(value: Any, shape: Any) -> str | None:
 
 
 @contextlib.contextmanager
-def alone(folder: Path, patience: float = 5.0) -> Iterator[None]:
+def alone(folder: Path) -> Iterator[None]:
     """Holds a folder for this process; the lock goes with the process, however it ends."""
     try:
         import fcntl
@@ -138,7 +139,7 @@ def alone(folder: Path, patience: float = 5.0) -> Iterator[None]:
         return
     handle = os.open(folder, os.O_RDONLY)
     try:
-        until = time.monotonic() + patience
+        until = time.monotonic() + PATIENCE
         while True:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -96,7 +96,10 @@ class Finished:
     def model_of(self, client: str | None) -> nn.Module:
         """The network with what a client evaluates with; with the global state for None."""
         found = transformed(self.method, self._initial, self._input, self.seed, self._prepare)
-        found.load_state_dict(self.global_state if client is None else self._state(client))
+        try:
+            found.load_state_dict(self.global_state if client is None else self._state(client))
+        except RuntimeError:
+            raise Refused(f"{self.folder / MODEL} is damaged: it does not hold the entries of its model") from None
         return found.eval()
 
     def predict(self, x: Any, client: str | None = None) -> Tensor:
@@ -184,12 +187,12 @@ def load(folder: str | Path, seed: int | None = None) -> Finished:
         raise Refused(f"{folder} is a comparison; one of its runs is {folder / next(iter(config['runs']))}")
     if not (folder / RESULT).exists():
         raise Refused(f"{folder} is not finished: go on with it (--resume) first")
+    _check(folder, config, facts)
     seeds = config["seeds"]
     if seed is not None and seed not in seeds:
         raise Refused(f"{folder} has no seed {seed}; it has {', '.join(map(str, seeds))}")
     if len(seeds) > 1:
         return load(folder / f"seed-{seeds[0] if seed is None else seed}")
-    _check(folder, config, facts)
     return Finished(folder, config, facts, read_result(folder))
 
 
