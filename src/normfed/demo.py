@@ -24,6 +24,8 @@ METHODS = {
     "fedtan": 0.2,
     "greg": 0.2,
 }
+# What the report shows beside accuracy: an unseen site, every view of the last model, pictures of normalization.
+LOOK = {"data": "embedded(unseen=true)", "views": ["all"], "views_every": 1000, "pictures": ["all"]}
 FOLDER = Path("runs/demo")
 
 
@@ -41,6 +43,6 @@ def demo(
     *, quick: bool = False,
 ) -> Document:  # fmt: skip
     """Every method of the demo over the seeds, as a comparison in `out`; what is there already is not played again."""
-    given = [{"method": method, "lr": lr, "seeds": list(seeds)} for method, lr in METHODS.items()]
+    given = [{**LOOK, "method": method, "lr": lr, "seeds": list(seeds)} for method, lr in METHODS.items()]
     configs = [resolve(find("demo"), keys, quick=quick) for keys in given]
     return runs.compare(configs, out, resume=True, recipe="demo", jobs=jobs, on_round=on_round)

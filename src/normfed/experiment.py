@@ -194,7 +194,7 @@ class Run:
         _count(row, facts.setup, facts.traffic)
         self.history.append(row)
         if (number + 1) % self.settings.evaluate_every == 0 or self.done:
-            row.update(self._evaluate(row))
+            self._evaluate(row)
         if watch is not None:
             row["pictures"] = self._pictures(broadcast, trained)
         return row
@@ -226,22 +226,23 @@ class Run:
         metrics = self.settings.metrics if "accuracy" in self.settings.metrics else ("accuracy", *self.settings.metrics)
         return Evaluation(self.plan, self.state, self._seen[1], self.audience, self.sizes, self.rules, metrics)
 
-    def _evaluate(self, row: dict[str, Any]) -> dict[str, Any]:
+    def _evaluate(self, row: dict[str, Any]) -> None:
+        """Adds what an evaluation finds to the round's row."""
         started = time.perf_counter()
         model, traffic = refresh(self.plan, self.state, self.engine, self.federation, self.sizes, self.rules)
         self._seen = (self.state.round, model)
         _count(row, traffic)  # an exchange for evaluation is an exchange
         evaluation = self.evaluation()
-        rows: dict[str, Any] = {"view": self.view}
+        row["view"] = self.view
         for which in ("test", "val"):
             for _, scores in evaluation.view("own", which):
                 for client, found in scores.items():
                     for name, value in found.items():
-                        rows.setdefault(f"{which}_{name}", {})[client] = value
-        for view in self.settings.views:
-            rows.setdefault("views", {}).update(evaluation.view(view))
+                        row.setdefault(f"{which}_{name}", {})[client] = value
+        if (row["round"] + 1) % self.settings.views_every == 0 or self.done:
+            for view in self.settings.views:
+                row.setdefault("views", {}).update(evaluation.view(view))
         self.timing["evaluate_s"] += time.perf_counter() - started
-        return rows
 
     def state_of(self, client: str) -> dict[str, Tensor]:
         """What a client evaluates with: the global model's shared entries, its own LOCAL ones."""

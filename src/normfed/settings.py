@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from normfed import losses, prepare, rates, stopping
@@ -42,6 +44,7 @@ class Settings:
     metrics: tuple[str, ...] = ("accuracy",)
     evaluate_every: int = 1
     views: tuple[str, ...] = ()  # further views to evaluate under, beside the method's own
+    views_every: int = 1  # rounds between two looks under those; the last round always has one
     pictures: tuple[str, ...] = ()  # of normalization, see normfed.pictures
     shuffle: bool = True
     drop_last: bool = False
@@ -67,6 +70,9 @@ class Settings:
             value = given.get(name)
             if isinstance(value, str | list):
                 given[name] = (value,) if isinstance(value, str) else tuple(value)
+        for name, value in given.items():
+            if isinstance(value, np.generic | torch.device):
+                given[name] = value.item() if isinstance(value, np.generic) else str(value)
         if given.get("views") == ("all",):
             given["views"] = VIEWS
         if given.get("pictures") == ("all",):
@@ -79,7 +85,7 @@ class Settings:
 
     def problems(self) -> list[str]:
         found: list[str] = []
-        for name in ("rounds", "epochs", "batch_size", "evaluate_every", "steps", "stack"):
+        for name in ("rounds", "epochs", "batch_size", "evaluate_every", "views_every", "steps", "stack"):
             value = getattr(self, name)
             if value is None and name in ("steps", "stack"):
                 continue
@@ -91,24 +97,26 @@ class Settings:
             found += _number(name, getattr(self, name), 0.0, 1.0 if name == "momentum" else math.inf)
         if isinstance(self.lr, str) and "(" in self.lr:
             found += _refusals(rates.parse, self.lr)
-        elif not callable(self.lr):
-            found += _number("lr", self.lr, 0.0, math.inf)
+        else:
+            found += self._bad_rates() if callable(self.lr) else _number("lr", self.lr, 0.0, math.inf)
         if self.clip_norm is not None:
             found += _number("clip_norm", self.clip_norm, 0.0, math.inf, open_low=True)
         found += _number("participation", self.participation, 0.0, 1.0, open_low=True, closed_high=True)
         for name in ("shuffle", "drop_last"):
             if not isinstance(getattr(self, name), bool):
                 found.append(f"{name}={getattr(self, name)!r}: must be true or false")
-        found += [NOT_YET[self.engine]] if self.engine in NOT_YET else choice("engine", self.engine, ENGINES)
+        later = NOT_YET.get(str(self.engine))
+        found += choice("engine", self.engine, ENGINES) if later is None else [later]
         found += choice("optimizer", self.optimizer, OPTIMIZERS)
         if self.optimizer == "adamw" and self.momentum:
             found.append("momentum is sgd's; adamw has its own")
-        for metric in self.metrics:
-            found += choice("metric", metric, METRICS)
-        for view in self.views:
-            found += choice("view", view, (*VIEWS, "all"))
-        for picture in self.pictures:
-            found += choice("picture", picture, (*PICTURES, "all"))
+        for what, known in (("metric", METRICS), ("view", (*VIEWS, "all")), ("picture", (*PICTURES, "all"))):
+            named = getattr(self, f"{what}s")
+            if not isinstance(named, tuple):
+                found.append(f"{what}s={named!r}: must be a name or several")
+                continue
+            for name in named:
+                found += choice(what, name, known)
         if isinstance(self.loss, str):
             found += _refusals(losses.parse, self.loss)
         elif self.loss is not None and not callable(self.loss):
@@ -124,6 +132,17 @@ class Settings:
             found.append(f"weighting={self.weighting!r}: must be 'samples', 'equal' or a mapping from client to weight")
         return found
 
+    def _bad_rates(self) -> list[str]:
+        """A function of the round must have a rate for every round; the first that is none is told."""
+        for round in range(self.rounds if isinstance(self.rounds, int) else 0):
+            try:
+                problems = _number(f"lr({round})", self.lr_at(round), 0.0, math.inf)
+            except Exception as error:
+                problems = [f"lr({round}): must be a number at least 0; it raises {type(error).__name__}"]
+            if problems:
+                return problems
+        return []
+
     def check_weighting(self, clients: Any) -> list[str]:
         """A mapping must name every client, and the weights must be able to sum to something."""
         if not isinstance(self.weighting, Mapping):
@@ -135,7 +154,7 @@ class Settings:
             if name not in clients
         ]
         values = list(self.weighting.values())
-        if any(not isinstance(v, int | float) or not math.isfinite(v) or v < 0 for v in values):
+        if any(not isinstance(v, int | float | np.number) or not math.isfinite(v) or v < 0 for v in values):
             found.append("weighting: weights must be finite numbers, 0 or more")
         elif sum(values) <= 0:
             found.append("weighting: the weights sum to zero: nothing to average")
@@ -165,7 +184,8 @@ class Settings:
     def lr_at(self) -> Callable[[int], float]:
         if isinstance(self.lr, str):
             return rates.parse(self.lr)
-        return self.lr if callable(self.lr) else lambda round: float(self.lr)  # type: ignore[arg-type]
+        rate = self.lr
+        return (lambda round: float(rate(round))) if callable(rate) else (lambda round: float(rate))
 
     def make_optimizer(self) -> Optimizer:
         return adamw(self.weight_decay) if self.optimizer == "adamw" else sgd(self.momentum, self.weight_decay)

@@ -66,6 +66,17 @@ def test_the_global_model_of_fedbn_averages_what_stays_home():
         assert views["global"][name]["accuracy"] == accuracy(averaged, *client.test)
 
 
+def test_further_views_are_looked_at_as_often_as_asked_and_in_the_last_round():
+    def rounds_with_views(**settings):
+        history = run(m.fedbn(), with_unseen(), **{"rounds": 5, "views": "global", **settings}).history
+        return [row["round"] for row in history if "views" in row]
+
+    assert rounds_with_views() == [0, 1, 2, 3, 4]
+    assert rounds_with_views(views_every=2) == [1, 3, 4]
+    assert rounds_with_views(views_every=2, evaluate_every=4) == [3, 4]
+    assert rounds_with_views(views_every=99, stop="train_loss(patience=1, min_delta=1e9)") == [1], "it stopped there"
+
+
 @pytest.mark.parametrize("method", [m.fedavg(), m.fedbn(), m.silobn(), m.partialfed(), m.hbn(), m.scaffold()], ids=str)
 def test_an_unseen_client_is_scored_under_four_statistics(method):
     clients = with_unseen()

@@ -43,7 +43,7 @@ class Estimate:
 
 def estimate(config: Config, root: Path | None = None) -> tuple[Estimate, Run]:
     """Measured here and now; another machine, or this one when it is busy, takes another time."""
-    views = 1 + len(config["views"])
+    views, views_every = len(config["views"]), config["views_every"]
     config = {**config, "seeds": config["seeds"][:1], "pictures": [], "views": []}
     with limited_threads(config["threads"]):
         run = open_run(config, root)
@@ -53,8 +53,9 @@ def estimate(config: Config, root: Path | None = None) -> tuple[Estimate, Run]:
         train = rounds * (max(0.0, few - step) + step * steps)
         started = time.perf_counter()
         list(run.evaluation().view("own"))
-        evaluations = -(-rounds // run.settings.evaluate_every)
-        evaluate = evaluations * (time.perf_counter() - started) * views
+        every = run.settings.evaluate_every
+        looks = -(-rounds // every) + views * -(-rounds // max(every, views_every))
+        evaluate = looks * (time.perf_counter() - started)
     return Estimate(train, evaluate, _memory(run), run.engine.name, run.engine_reason), run
 
 
