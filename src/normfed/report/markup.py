@@ -51,7 +51,7 @@ def table(
     """A method a row; heads that begin with text columns say so, the others sort by number."""
     left = {0, *texts}
     top = "".join(
-        f'<th scope="col"{" class=text" if i in left else ""}><button type="button">{escape(name)}</button></th>'
+        f'<th scope="col"{" class=text" if i in left else ""}><button type="button">{breakable(name)}</button></th>'
         for i, name in enumerate(head)
     )
     body = "".join(
@@ -59,6 +59,11 @@ def table(
         for index, cells in rows
     )
     return f'<div class="scroll"><table class="sorts"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def breakable(name: str) -> str:
+    """Escaped; may go on in a new line behind a slash."""
+    return escape(name).replace("/", "/<wbr>")
 
 
 def _named(index: int, played: Played) -> str:

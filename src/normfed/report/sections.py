@@ -207,9 +207,9 @@ def wire(part: Part) -> str:
         "MB down a round",
         "exchanges a round",
         "MB in all",
-        "training s",
-        "evaluation s",
-        "pictures s",
+        "training\u00a0s",
+        "evaluation\u00a0s",
+        "pictures\u00a0s",
     ]
     caption = {
         "megabytes": "How to read: further left is cheaper; a method that sends nothing stands at zero.",
