@@ -1,6 +1,7 @@
 """Speed as a ratio: a round of ours over a round of the textbook loop (`examples/one_file.py`), in one run.
 
-Scenarios are the sizes people simulate: a large network and few clients, a small one and ten, a tiny one and many.
+Scenarios are the sizes people simulate: a large network and few clients, a small one and ten, a tiny one and many. Two
+more are about what comes before the network: a round on stored bytes over the same round on floats made beforehand.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import resource
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -19,6 +20,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from normfed import prepare
 from normfed.data.store import ClientData
 from normfed.errors import Refused, nearest
 from normfed.experiment import Run
@@ -43,14 +45,25 @@ class Scenario:
     clients: int
     samples: int
     batch_size: int
+    prepare: str = ""  # of bytes; what we are measured against is then the same training on prepared floats
+
+    @property
+    def rival(self) -> str:
+        return "of prepared floats" if self.prepare else "of the plain loop"
 
 
+NORMALIZE = "normalize(0.5, 0.5)"
 SCENARIOS = {
     "S1": Scenario("digits CNN, 5 clients x 743 samples", lambda: make("digits_cnn"), (3, 28, 28), 5, 743, 32),
     "S2": Scenario("small CNN, 10 clients x 100 samples", small_cnn, (3, 32, 32), 10, 100, 10),
     "S3": Scenario("MLP 784-30-10, 100 clients x 20 samples", lambda: make("mnist_mlp"), (1, 28, 28), 100, 20, 10),
     "S4": Scenario("MLP 784-30-10, 1,000 clients x 20 samples", lambda: make("mnist_mlp"), (1, 28, 28), 1000, 20, 10),
-}
+    "input": Scenario("digits CNN on bytes, normalized on the fly, 5 clients x 96 samples",
+                      lambda: make("digits_cnn"), (3, 28, 28), 5, 96, 32, NORMALIZE),
+    "augment": Scenario("digits CNN on bytes, flipped, turned, cropped and normalized on the fly",
+                        lambda: make("digits_cnn"), (3, 28, 28), 5, 96, 32,
+                        f"flip + rotate(30) + crop(28, padding=2) + {NORMALIZE}"),
+}  # fmt: skip
 PLAIN_METHODS = ("fedavg", "fedprox", "fedbn")  # what the textbook loop has
 
 
@@ -70,9 +83,16 @@ def textbook() -> ModuleType:
 def federation(scenario: Scenario, device: str) -> dict[str, ClientData]:
     clients = {}
     for k in range(scenario.clients):
-        x = normal(k, (scenario.samples, *scenario.shape)).to(device)
-        clients[f"client {k}"] = ClientData(train=(x, integers(k, (scenario.samples,), 10).to(device)))
+        shape = (scenario.samples, *scenario.shape)
+        x = integers(k, shape, 256).to(torch.uint8) if scenario.prepare else normal(k, shape)
+        clients[f"client {k}"] = ClientData(train=(x.to(device), integers(k, (scenario.samples,), 10).to(device)))
     return clients
+
+
+def prepared(clients: Mapping[str, ClientData]) -> dict[str, ClientData]:
+    """The same bytes as floats, normalized once."""
+    chain = prepare.parse(NORMALIZE)
+    return {name: ClientData(train=(chain(c.train[0], torch.float32), c.train[1])) for name, c in clients.items()}
 
 
 def seconds(device: str, f: Callable[[], Any]) -> float:
@@ -85,39 +105,40 @@ def seconds(device: str, f: Callable[[], Any]) -> float:
     return time.perf_counter() - started
 
 
+def loop(
+    scenario: Scenario, model: nn.Module, clients: Mapping[str, ClientData], method: str
+) -> Callable[[], Any]:  # fmt: skip
+    """A round of the textbook's."""
+    plain = textbook()
+    name = method.partition("(")[0]
+    return lambda: plain.federate(
+        model, [client.train for client in clients.values()], rounds=1,
+        method=name if name in PLAIN_METHODS else "fedavg", batch_size=scenario.batch_size, lr=0.01,
+    )  # fmt: skip
+
+
 def measure(
     scenario: Scenario, method: str, engine: str = "auto", device: str = "cpu", repeats: int = 3
 ) -> dict[str, Any]:
-    """Median seconds of a round, ours and the loop's in turns, after one round of each to warm up."""
-    plain = textbook()
+    """Median seconds of a round, ours and its rival's in turns, after one round of each to warm up."""
     clients = federation(scenario, device)
     model = scenario.model()
-    settings: dict[str, Any] = {"batch_size": scenario.batch_size, "lr": 0.01, "shuffle": False}
-    run = Run(
-        model,
-        clients,
-        parse(method),
-        rounds=repeats + 1,
-        engine=engine,
-        device=device,
-        evaluate_every=10**9,
-        **settings,
-    )
-    on_device = model.to(device)
-    pairs = [client.train for client in clients.values()]
-    name = method.partition("(")[0]
 
-    def loop() -> None:
-        plain.federate(
-            on_device, pairs, rounds=1, method=name if name in PLAIN_METHODS else "fedavg",
-            batch_size=scenario.batch_size, lr=0.01,
+    def ours_on(clients: Mapping[str, ClientData], chain: str | None) -> Run:
+        return Run(
+            model, clients, parse(method), rounds=repeats + 1, engine=engine, device=device, evaluate_every=10**9,
+            batch_size=scenario.batch_size, lr=0.01, shuffle=False, prepare=chain,
         )  # fmt: skip
 
+    run = ours_on(clients, scenario.prepare or None)
+    rival = (
+        ours_on(prepared(clients), None).play if scenario.prepare else loop(scenario, model.to(device), clients, method)
+    )
     if device != "cpu":
         torch.cuda.reset_peak_memory_stats()
     ours, theirs = [], []
     for i in range(repeats + 1):
-        mine, other = seconds(device, run.play), seconds(device, loop)
+        mine, other = seconds(device, run.play), seconds(device, rival)
         if i:
             ours.append(mine)
             theirs.append(other)

@@ -12,10 +12,11 @@ from pathlib import Path
 
 from normfed.errors import Refused, nearest
 from normfed.evidence import composition
+from normfed.library import page as datasets
 
 Table = Callable[[Path], Mapping[str, str]]
 
-TABLES: dict[str, Table] = {"composition": composition.page}
+TABLES: dict[str, Table] = {"composition": composition.page, "datasets": datasets.page}
 
 
 def stale(root: Path, names: Sequence[str] = ()) -> dict[str, str]:

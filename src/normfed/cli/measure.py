@@ -19,6 +19,8 @@ def bench(
 ) -> None:
     """Seconds of a round as a ratio to the textbook loop in examples/one_file.py, in one run.
 
+    `input` and `augment` are a round on stored bytes as a ratio to the same round on floats made beforehand.
+
     Example: normfed bench --only S2,S3
     """
     from normfed.bench import SCENARIOS
@@ -28,8 +30,8 @@ def bench(
     def say(scenario: str, method: str, found: dict[str, Any]) -> None:
         if not as_json:
             typer.echo(
-                f"{scenario} {SCENARIOS[scenario].about}, {method} ({found['engine']}): {found['ratio']:.2f} of the "
-                f"plain loop, {found['seconds']:.3f} s a round"
+                f"{scenario} {SCENARIOS[scenario].about}, {method} ({found['engine']}): {found['ratio']:.2f} "
+                f"{SCENARIOS[scenario].rival}, {found['seconds']:.3f} s a round"
             )
 
     chosen = None if only is None else [part.strip() for part in only.split(",")]
