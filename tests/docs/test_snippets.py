@@ -1,19 +1,26 @@
 """Every snippet of README and docs is run.
 
-```python blocks of a page run in order in one namespace. ```console blocks: lines that start with `$ ` run in bash and
-must succeed; the other lines must occur in what they print, in order (`…` stands for anything, spaces for any spaces).
+```python blocks of a page run in order in one namespace. ```console blocks: lines that start with `$ ` run in bash (a
+plain `normfed …` in this process, which is the same and does not import torch anew) and must succeed; the other lines must
+occur in what they print, in order (`…` stands for anything, spaces for any spaces).
 A page has one folder of its own, empty at first. Other fences (text, toml, json, bash) show and are not run.
 A page whose first line is `<!-- long -->` runs in `make test-full`.
 """
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
+
+from normfed.runs import inputs
+
+from command import normfed
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -45,18 +52,29 @@ def run_console(body, folder):
             wanted.append(line)
 
 
-def check(command, wanted, folder):
+def run(command, folder):
+    """Exit code and everything that was printed."""
+    if command.startswith("normfed ") and not re.search(r"[|&;<>$`*?~]", command):
+        inputs._opened.cache_clear()  # a path means another folder on another page
+        with mock.patch("normfed.runs.play.cores", lambda: 1), mock.patch.dict(os.environ, {"COLUMNS": "200"}):
+            done = normfed(*shlex.split(command)[1:])
+        return done.code, done.out + done.err
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     done = subprocess.run(
         ["bash", "-c", command], cwd=folder, env={**os.environ, "PATH": path, "COLUMNS": "200"}, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=600,
     )  # fmt: skip
-    assert done.returncode == 0, f"$ {command}\n{done.stdout}"
+    return done.returncode, done.stdout
+
+
+def check(command, wanted, folder):
+    code, printed = run(command, folder)
+    assert code == 0, f"$ {command}\n{printed}"
     at = 0
     for line in wanted:
         pattern = r"\s+".join(".*?".join(map(re.escape, word.split("…"))) for word in line.split())
-        found = re.compile(pattern).search(done.stdout, at)
-        assert found, f"$ {command}\nprinted no line like\n{line}\nbut\n{done.stdout}"
+        found = re.compile(pattern).search(printed, at)
+        assert found, f"$ {command}\nprinted no line like\n{line}\nbut\n{printed}"
         at = found.end()
 
 
