@@ -140,6 +140,11 @@ def find(name: str) -> Recipe:
     raise Refused(f"unknown recipe '{name}'; {nearest(name, known)}; or the path of a .toml file")
 
 
+def rows_of(table: Recipe) -> list[Recipe]:
+    """Each line of a table as a recipe of its own."""
+    return [_row_of(table, row.name) for row in table.rows]
+
+
 def _row_of(recipe: Recipe, name: str) -> Recipe:
     for row in recipe.rows:
         if row.name == name:

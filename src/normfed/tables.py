@@ -13,10 +13,11 @@ from pathlib import Path
 from normfed.errors import Refused, nearest
 from normfed.evidence import composition
 from normfed.library import page as datasets
+from normfed.reproduce import page as recipes
 
 Table = Callable[[Path], Mapping[str, str]]
 
-TABLES: dict[str, Table] = {"composition": composition.page, "datasets": datasets.page}
+TABLES: dict[str, Table] = {"composition": composition.page, "datasets": datasets.page, "recipes": recipes.page}
 
 
 def stale(root: Path, names: Sequence[str] = ()) -> dict[str, str]:

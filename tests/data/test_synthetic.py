@@ -16,7 +16,8 @@ def test_gaussians_around_plus_and_minus_one_with_covariances_of_their_own():
         x, y = (part.numpy() for part in fed[name].train)
         assert x.shape == (4000, 10) and x.dtype == np.float32 and np.bincount(y).tolist() == [2000, 2000]
         assert np.abs(x[y == 1].mean(0) - 1).max() < 0.1 and np.abs(x[y == 0].mean(0) + 1).max() < 0.1
-        found = np.corrcoef(x[y == 1].T)[np.triu_indices(10, 1)]
+        signs = (-1.0) ** np.arange(10)
+        found = (np.corrcoef(x[y == 1].T) * signs[:, None] * signs)[np.triu_indices(10, 1)]
         assert np.abs(found - correlation).max() < 0.1
     assert not np.array_equal(fed["correlated"].train[0].numpy(), fed["correlated"].test[0].numpy())
 
@@ -60,6 +61,6 @@ def test_on_the_cosine_fedbn_is_ahead_of_fedavg():
     assert fedbn > 0.85 and fedbn > fedavg + 0.1
 
 
-def test_on_the_gaussians_both_get_nearly_all_right():
+def test_on_the_gaussians_both_get_all_but_all_right():
     given = {"rounds": 100, "steps": 1, "batch_size": 100, "lr": 0.01, "evaluate_every": 100}
-    assert min(accuracy("fedbn_gaussians", m, **given) for m in (nf.methods.fedavg(), nf.methods.fedbn())) > 0.9
+    assert min(accuracy("fedbn_gaussians", m, **given) for m in (nf.methods.fedavg(), nf.methods.fedbn())) > 0.98

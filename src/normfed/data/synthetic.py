@@ -23,10 +23,12 @@ NOISE = 0.05  # of the cosine
 
 
 def gaussians(samples: int = 1000, correlation: float = 0.5) -> Source:
-    """Two clients with `samples` training and as many test samples each; the second's coordinates are correlated."""
+    """Two clients with `samples` training and as many test samples each. The second's coordinates are correlated, with
+    signs that alternate, so that the classes can be told apart there as well."""
     if not 0 <= correlation < 1:
         raise Refused(f"fedbn_gaussians: correlation={correlation:g} must be at least 0 and below 1")
-    shared = torch.full((DIMENSIONS, DIMENSIONS), correlation) + (1 - correlation) * torch.eye(DIMENSIONS)
+    signs = 1 - 2 * (torch.arange(DIMENSIONS) % 2).float()
+    shared = correlation * signs[:, None] * signs + (1 - correlation) * torch.eye(DIMENSIONS)
     spreads = {"independent": torch.eye(DIMENSIONS), "correlated": torch.linalg.cholesky(shared)}
 
     def draw(client: str, key: Key) -> tuple[Tensor, Tensor]:

@@ -9,10 +9,10 @@ from typing import Any
 from normfed.data import DATASETS
 from normfed.data.catalogue import present
 from normfed.data.copies import differences
-from normfed.recipe import Recipe, tables
+from normfed.recipe import Recipe, rows_of, tables
 from normfed.reproduce.beside import AGREES, outcome
 from normfed.reproduce.obstacles import brief, needed, obstacle
-from normfed.reproduce.table import FOLDER, form, rows_of
+from normfed.reproduce.table import FOLDER, form
 from normfed.runs.config import read_config
 from normfed.runs.trial import RESULT, read_result
 

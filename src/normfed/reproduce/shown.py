@@ -7,7 +7,7 @@ from typing import Any
 
 from normfed.compare import Document
 from normfed.recipe import AVERAGE
-from normfed.reproduce.beside import NOT_COMPARABLE, SHORT_FORM
+from normfed.reproduce.beside import AGREES, DIFFERS, SHORT_FORM
 
 
 def heading(document: Document) -> str:
@@ -45,7 +45,7 @@ def _number(value: Mapping[str, float | None] | None, unit: str) -> str:
 
 
 def _signed(gap: float | None) -> str:
-    return "" if gap is None else f"{gap:+.1f}"
+    return "" if gap is None else f"{round(gap, 1) + 0.0:+.1f}"  # no -0.0
 
 
 def _facts(row: Mapping[str, Any]) -> str:
@@ -67,6 +67,6 @@ def notes(document: Document) -> list[str]:
         f"{verdict}{'' if len(labels) == every else ' (' + ', '.join(labels) + ')'}: {reason}"
         for (verdict, reason), labels in why.items()
     ]
-    if any(row["verdict"] not in (NOT_COMPARABLE,) for row in document["rows"]) and not document["command"]:
+    if any(row["verdict"] in (AGREES, DIFFERS) for row in document["rows"]) and not document["command"]:
         lines.append(f"agrees: the average differs by {document['tolerance']:g} points or less")
     return lines + ([f"ours come from: {document['command']}"] if document["command"] else [])

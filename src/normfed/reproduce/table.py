@@ -10,7 +10,7 @@ from typing import Any
 
 from normfed.compare import Document
 from normfed.errors import Refused
-from normfed.recipe import Config, Recipe, find, resolve
+from normfed.recipe import Config, Recipe, find, resolve, rows_of
 from normfed.reproduce.beside import outcome, row_for
 from normfed.reproduce.counted import counted
 from normfed.reproduce.obstacles import obstacle, refusal
@@ -40,10 +40,6 @@ class Line:
     @property
     def finished(self) -> bool:
         return (self.folder / RESULT).exists()
-
-
-def rows_of(table: Recipe) -> list[Recipe]:
-    return [find(f"{table.name}/{row.name}") for row in table.rows]
 
 
 def lines(
