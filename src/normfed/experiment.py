@@ -27,7 +27,7 @@ from normfed.state import State
 
 @dataclass
 class Result:
-    """What a run leaves. `history` has one dictionary per round; see docs/contract in the README."""
+    """What a run leaves. `history` has one dictionary per round, as in `result.json`."""
 
     method: str
     rounds: int
@@ -153,6 +153,7 @@ class Run:
 
     @property
     def done(self) -> bool:
+        """Whether the last round is played, or training has ended early."""
         rule = self.settings.stop_rule
         return self.state.round >= self.settings.rounds or (rule is not None and rule.after(self.history))
 
@@ -249,10 +250,12 @@ class Run:
         return dict(self.evaluation().own_state(client))
 
     def save(self) -> bytes:
+        """State and history, to go on from."""
         extra = {"method": str(self.plan.method), "history": self.history}
         return checkpoint.to_bytes(self.state, extra)
 
     def result(self) -> Result:
+        """What the run leaves as it stands."""
         net = self.plan.net
         return Result(
             method=str(self.plan.method),

@@ -1,8 +1,11 @@
 """The site builds, strictly, without a network."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
+
+import normfed as nf
 
 ROOT = Path(__file__).parents[2]
 
@@ -16,3 +19,9 @@ def test_the_site_builds(tmp_path):
     page = (tmp_path / "site" / "index.html").read_text()
     assert "normfed" in page
     assert "fonts.googleapis" not in page and "unpkg.com" not in page  # opens offline
+
+
+def test_every_public_name_is_in_the_reference():
+    page = (ROOT / "docs" / "reference.md").read_text()
+    lost = [name for name in nf.__all__ if name != "__version__" and not re.search(rf"[. ]{name}\b", page)]
+    assert not lost, lost
