@@ -16,7 +16,7 @@ from normfed.schedule import one_epoch
 
 
 def choice(what: str, value: Any, known: Any) -> list[str]:
-    if value in known:
+    if isinstance(value, str) and value in known:
         return []
     return [f"unknown {what} '{value}'; {nearest(str(value), known)}"]
 
@@ -53,6 +53,7 @@ def survey(clients: Any) -> Survey:
     labels: list[Labels] = []
     splits: dict[str, frozenset[str]] = {}
     shapes: dict[tuple[int, ...], str] = {}
+    kinds: dict[str, str] = {}
     for name in clients:
         if not isinstance(name, str) or not name:
             problems.append(f"client name {name!r} must be a non-empty string")
@@ -62,7 +63,7 @@ def survey(clients: Any) -> Survey:
             problems.append(f"client '{name}' must be ClientData(train=(x, y), …), not {type(client).__name__}")
             continue
         if client.role not in ROLES:
-            problems.append(f"client '{name}': unknown role '{client.role}'; {nearest(client.role, ROLES)}")
+            problems.append(f"client '{name}': unknown role '{client.role}'; {nearest(str(client.role), ROLES)}")
         present = []
         for which in ("train", "val", "test"):
             where = f"client '{name}', {which}"
@@ -72,8 +73,8 @@ def survey(clients: Any) -> Survey:
                     problems += [f"{where}: missing"] if which == client.role == "train" else []
                     continue
                 problem = _bad_split(*pair)
-            except (ValueError, TypeError) as error:
-                problem = str(error)
+            except (ValueError, TypeError, RuntimeError, OverflowError) as error:
+                problem = str(error).splitlines()[0]
             if problem is not None:
                 problems.append(f"{where}: {problem}")
                 continue
@@ -83,13 +84,15 @@ def survey(clients: Any) -> Survey:
             sizes |= {name: len(x)} if which == "train" and client.role == "train" else {}
             labels.append(_labels(where, y))
             shapes.setdefault(tuple(x.shape[1:]), where)
+            kinds.setdefault("floating" if x.is_floating_point() else str(x.dtype), where)
         splits[name] = frozenset(present)
         if client.role in ("evaluate", "unseen") and "test" not in present:
             problems.append(f"client '{name}', test: missing; with role '{client.role}' it is there to be tested on")
     if not sizes and not problems:
         problems.append("no client has the role 'train'")
-    if len(shapes) > 1:
-        problems.append("samples differ in shape: " + ", ".join(f"{s} ({where})" for s, where in shapes.items()))
+    for what, found in (("shape", shapes), ("type", kinds)):
+        if len(found) > 1:
+            problems.append(f"samples differ in {what}: " + ", ".join(f"{v} ({where})" for v, where in found.items()))
     if problems:
         raise Refused(*problems)
     return Survey(sizes, tuple(labels), splits)
@@ -102,10 +105,10 @@ def first_samples(clients: Any) -> tuple[Tensor, Tensor]:
             continue
         try:
             pair = client.split("train")
-        except (AttributeError, TypeError, ValueError):
+        except (AttributeError, TypeError, ValueError, RuntimeError, OverflowError):
             continue
         if pair is not None and pair[0].dim() and len(pair[0]) and not _bad_split(*pair):
-            return pair[0][:2].cpu(), pair[1][:2].cpu()
+            return pair[0][:2].clone().cpu(), pair[1][:2].clone().cpu()
     raise Refused(NO_CLIENTS)
 
 
@@ -114,6 +117,8 @@ def _bad_split(x: Tensor, y: Tensor) -> str | None:
         return f"{tuple(x.shape)} samples but {tuple(y.shape)} labels"
     if len(x) == 0:
         return "empty"
+    if any(part.layout is not torch.strided or part.is_meta for part in (x, y)):
+        return "samples and labels must be dense tensors"
     if x.is_floating_point() and not bool(torch.isfinite(x).all()):
         bad = int((~torch.isfinite(x)).reshape(len(x), -1).any(1).sum())
         return f"NaN or infinity in {bad} of {len(x)} samples"

@@ -73,6 +73,8 @@ def _unstackable(plan: Plan, x: Tensor, y: Tensor, loss: Callable[[Tensor, Tenso
 
 def device(name: str) -> torch.device:
     """The torch device of that name, if it can be used."""
+    if not isinstance(name, str):
+        raise Refused(f"device={name!r}: must be a name, 'cpu' or 'cuda'")
     try:
         found = torch.device(name)
         torch.empty(0, device=found)

@@ -68,6 +68,7 @@ class Net:
         self.head: str | None = None  # path of the classifier; set by `probe`
         self.unkeyed = False  # draws from torch's own generator; set by `probe`
         self.stateful: tuple[str, ...] = ()  # buffers that a training forward writes in place; set by `probe`
+        self.writes_input = False  # an in-place first layer, say; set by `probe`
         self.dtype = next((e.dtype for e in self.entries if e.dtype.is_floating_point), torch.get_default_dtype())
 
     def to(self, device: torch.device) -> Net:
@@ -79,6 +80,8 @@ class Net:
         """One forward pass. What layers would have written is in `now.emitted` afterwards."""
         if self.stateful:  # spectral norm and its like write in place: onto copies, which are then emissions
             rest = {**rest, **{name: rest[name].clone() for name in self.stateful}}
+        if self.writes_input:  # the samples are the user's, and a second pass wants them as they were
+            x = x.clone()
         for state in (params, rest):
             for name, tensor in state.items():
                 for home, attribute in self._homes[name]:
@@ -174,6 +177,7 @@ def probe(net: Net, x: Tensor) -> Facts:
     """Runs the model on two samples and looks. Draws nothing from global generators, changes nothing."""
     x = net.cast(x[:2] if len(x) > 1 else x[:1].repeat(2, *[1] * (x.dim() - 1)))
     params, rest = net.split(net.initial)
+    params = {name: tensor.detach().requires_grad_() for name, tensor in params.items()}
     buffers = [e.name for e in net.entries if e.role is Role.BUFFER]
     rest.update({name: rest[name].clone() for name in buffers})
     problems: list[str] = []
@@ -185,14 +189,15 @@ def probe(net: Net, x: Tensor) -> Facts:
         if isinstance(module, nn.Linear | nn.modules.conv._ConvNd)
     ]
 
-    def forward(seed: int, state: dict[str, Tensor]) -> tuple[Tensor, Pass]:
+    def forward(seed: int, state: dict[str, Tensor], x: Tensor) -> tuple[Tensor, Pass]:
         now = Pass(BATCH, key=lambda: 0, probe={})
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
+        with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return net(params, state, x, now), now
 
+    given = x.clone()
     try:
-        logits, now = forward(1, rest)
+        logits, now = forward(1, rest, given)
     except Refused:
         raise
     except Exception as error:
@@ -203,11 +208,20 @@ def probe(net: Net, x: Tensor) -> Facts:
     if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != 2:
         shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         raise Refused(f"the model must return logits of shape [samples, classes]; it returned {shape}")
+    if not logits.is_floating_point():
+        raise Refused(f"the model must return logits as floating numbers; it returned {logits.dtype}")
+    if not net.trainable:
+        problems.append("the model has nothing to train: no parameter requires a gradient")
+    elif not logits.requires_grad:
+        problems.append("the model's logits do not depend on anything that is trained")
+    problems += [f"parameter '{n}' of the model holds NaN" for n, p in params.items() if bool(torch.isnan(p).any())]
+    net.writes_input = not torch.equal(given, x)
     for name in buffers:
         if any(home[attribute] is not rest[name] for home, attribute in net._homes[name]):
             problems.append(f"buffer '{name}' is replaced during forward and would be lost: write it in place (copy_)")
     net.stateful = tuple(name for name in buffers if not torch.equal(rest[name], net.initial[name]))
-    again, _ = forward(2, net.split(net.initial)[1])
+    with torch.no_grad():
+        again, _ = forward(2, net.split(net.initial)[1], x.clone())
     # The classifier: the layer whose output is the model's, or the last linear one reached (a softmax may follow).
     head = [name for name, _, out in reached if out is logits] or [n for n, m, _ in reached if isinstance(m, nn.Linear)]
     assert now.probe is not None

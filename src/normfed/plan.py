@@ -92,6 +92,8 @@ def build(method: Expression, model: nn.Module, x: Tensor, seed: int = 0, prepar
     with all problems."""
     if not isinstance(method, Expression):
         raise Refused(f"method must be made by a factory of normfed.methods, not {type(method).__name__}")
+    if not isinstance(model, nn.Module):
+        raise Refused(f"model must be a torch.nn.Module, not {getattr(model, '__name__', type(model).__name__)}")
     switches = tuple({s.name: s for s in method.switches()}.values())
     combinations = [
         frozenset(name for name, thrown in zip([s.name for s in switches], flags, strict=True) if thrown)

@@ -64,6 +64,13 @@ def data(n=6, low=0, high=4, shape=(3, 6, 6), dtype=torch.float64):
         ({"seed": "a"}, "seed='a': must be a whole number"),
         ({"device": "cudda"}, "device 'cudda' cannot be used here"),
         ({"steps": 0}, "steps=0: must be a whole number, 1 or more"),
+        ({"engine": ["serial"]}, "unknown engine '['serial']'; did you mean 'serial'?"),
+        ({"device": None}, "device=None: must be a name, 'cpu' or 'cuda'"),
+        ({"metrics": None}, "metrics=None: must be a name or several"),
+        ({"views": 3}, "views=3: must be a name or several"),
+        ({"lr": lambda round: -0.1 * round, "rounds": 3}, "lr(1)=-0.1: must be a number at least 0"),
+        ({"lr": lambda round: 1 / (2 - round), "rounds": 3}, "lr(2): must be a number at least 0; it raises Zero"),
+        ({"lr": lambda round: "x"}, "lr(0): must be a number at least 0; it raises ValueError"),
     ],
 )
 def test_settings(settings, said):
@@ -87,8 +94,12 @@ def test_settings(settings, said):
         (federation(b=nf.ClientData(train=(data()[0] * float("nan"), data()[1]))), "client 'b', train: NaN or infinity in 6 of 6 samples"),
         (federation(b=nf.ClientData(train=data(shape=(3, 5, 5)))), "samples differ in shape: (3, 6, 6) (client 'a', train), (3, 5, 5) (client 'b', train)"),
         ({1: nf.ClientData(train=data()), **toy_federation()}, "client name 1 must be a non-empty string"),
+        (federation(b=nf.ClientData(train=data(), role=["train"])), "client 'b': unknown role '['train']'; did you mean 'train'?"),
+        (federation(b=nf.ClientData(train=(data()[0].long(), data()[1]))), "samples differ in type: floating (client 'a', train), torch.int64 (client 'b', train)"),
+        (federation(b=nf.ClientData(train=(data()[0].to_sparse(), data()[1]))), "client 'b', train: samples and labels must be dense tensors"),
+        (federation(b=nf.ClientData(train=(data()[0].to("meta"), data()[1]))), "client 'b', train: samples and labels must be dense tensors"),
     ],
-    ids=range(13),
+    ids=range(17),
 )  # fmt: skip
 def test_data(clients, said):
     problems = refused(clients=clients)
@@ -116,9 +127,32 @@ class NotATensor(ResidualNet):
         return {"logits": super().forward(x)}
 
 
+class Rounded(ResidualNet):
+    def forward(self, x):
+        return super().forward(x).long()
+
+
+class Detached(ResidualNet):
+    def forward(self, x):
+        return super().forward(x).detach()
+
+
+def spoiled():
+    model = seeded(ResidualNet)
+    model.head.weight.data[0, 0] = float("nan")
+    return model
+
+
 @pytest.mark.parametrize(
     ("model", "said"),
     [
+        ("resnet18", "model must be a torch.nn.Module, not str"),
+        (ResidualNet, "model must be a torch.nn.Module, not ResidualNet"),
+        (seeded(ResidualNet).requires_grad_(False), "the model has nothing to train: no parameter requires a gradient"),
+        (nn.Flatten(), "the model has nothing to train: no parameter requires a gradient"),
+        (seeded(Rounded), "the model must return logits as floating numbers; it returned torch.int64"),
+        (seeded(Detached), "the model's logits do not depend on anything that is trained"),
+        (spoiled(), "parameter 'head.weight' of the model holds NaN"),
         (nn.Sequential(nn.Flatten(), nn.Linear(9, 4)).double(), "the model's forward fails on input of shape (2, 3, 6, 6): RuntimeError: mat1 and mat2 shapes cannot be multiplied"),
         (seeded(WrongShape), "the model must return logits of shape [samples, classes]; it returned (2, 4, 1)"),
         (seeded(NotATensor), "the model must return logits of shape [samples, classes]; it returned dict"),
@@ -127,6 +161,13 @@ class NotATensor(ResidualNet):
 def test_models(model, said):
     problems = refused(model=model)
     assert len(problems) == 1 and problems[0].startswith(said), problems
+
+
+def test_a_server_optimizer_wants_a_rate():
+    for make in (m.fedadam, m.fedyogi, m.fedavgm):
+        for lr in (0.0, -1.0, float("nan"), float("inf")):
+            with pytest.raises(nf.Refused, match="lr="):
+                make(lr=lr)
 
 
 def test_a_method_must_be_made_by_its_factory():

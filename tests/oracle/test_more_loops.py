@@ -132,10 +132,14 @@ def test_greg_with_dropout_and_fedprox():
 
     def run(make, engine):
         method = m.greg(rho=0.2) | m.fedprox(0.3)
-        return nf.simulate(seeded(make), CLIENTS, method, rounds=2, engine=engine, **SETTINGS).global_state
+        run = nf.Run(seeded(make), CLIENTS, method, rounds=2, engine=engine, **SETTINGS)
+        masks.clear()  # those of the look at the model
+        while not run.done:
+            run.play()
+        return run.result().global_state
 
     ours = run(noted, "serial")
-    kept = iter(masks)
+    kept = iter(list(masks))
 
     def loss(client, x, y, server, r):
         tells, mask = next(kept)
@@ -192,7 +196,10 @@ def test_fixbn_leaves_dropout_on():
         model.drop.register_forward_hook(note)
         return model
 
-    nf.simulate(seeded(make), CLIENTS, m.fixbn(1), rounds=3, engine="serial", **SETTINGS)
+    run = nf.Run(seeded(make), CLIENTS, m.fixbn(1), rounds=3, engine="serial", **SETTINGS)
+    seen.clear()  # what the look at the model drew
+    while not run.done:
+        run.play()
     assert len(seen) == 3 * 2 * (3 + 4 + 4) and sum(seen) > 0.9 * len(seen)
 
     def loss(client, x, y, server, r):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,6 +22,7 @@ HELD_BYTES = 2**32  # a lazy federation that says it is no larger is held on a C
 @dataclass(frozen=True)
 class ClientData:
     """One client's samples: `(x, y)` of tensors or NumPy arrays, samples first. `test` and `val` may be missing.
+    Labels may be whole numbers of any type.
 
     Roles: 'train' takes part; 'evaluate' only evaluates the global model; 'unseen' is a site that the federation does
     not know: its training samples, if any, are unlabelled data for re-estimating statistics.
@@ -37,8 +40,18 @@ class ClientData:
             return None
         if not hasattr(pair, "__len__") or len(pair) != 2:
             raise ValueError(f"{name} must be a pair (x, y)")
-        x, y = pair
-        return torch.as_tensor(x), torch.as_tensor(y)
+        x, y = (_tensor(part) for part in pair)
+        whole = not (y.is_floating_point() or y.is_complex() or y.dtype is torch.bool)
+        return x, y.long() if whole else y
+
+
+def _tensor(value: Any) -> Tensor:
+    """The same memory where torch can share it."""
+    if isinstance(value, np.ndarray) and (min(value.strides, default=0) < 0 or not value.dtype.isnative):
+        value = value.astype(value.dtype.newbyteorder("="))  # in C order; torch reads neither of the two
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")  # nothing here writes
+        return torch.as_tensor(value).detach()
 
 
 ROLES = ("train", "evaluate", "unseen")

@@ -4,6 +4,8 @@ The averaged update is taken as a gradient, of *trainable* entries only: running
 so that a variance can never turn negative. Deviations: none; the papers have no BatchNorm statistics to speak of.
 """
 
+import math
+
 from normfed.method import Expression, Holder, Method, Slot, factory, require, zeros_of_trained
 from normfed.state import add, pick, scale, sub, trainable
 
@@ -21,6 +23,7 @@ def fedavgm(momentum: float = 0.9, lr: float = 1.0) -> Expression:
     Identities: fedavgm(momentum=0.0) = fedavg
     """
     require(0 <= momentum < 1, f"fedavgm: momentum={momentum} must be at least 0 and below 1")
+    require(0 < lr < math.inf, f"fedavgm: lr={lr} must be above 0")
 
     def push(end):
         return add(scale(end.slots["v"], momentum), _change(end, end.slots["v"]))
@@ -34,7 +37,7 @@ def fedavgm(momentum: float = 0.9, lr: float = 1.0) -> Expression:
 def _adaptive(name, second_moment, lr, beta1, beta2, tau):
     """m <- beta1 m + (1 - beta1) change; v by `second_moment`; w <- w + lr m / (sqrt(v) + tau). v starts at tau^2."""
     require(0 <= beta1 < 1 and 0 <= beta2 < 1, f"{name}: beta1={beta1}, beta2={beta2} must be at least 0 and below 1")
-    require(tau > 0, f"{name}: tau={tau} must be above 0")
+    require(tau > 0 and 0 < lr < math.inf, f"{name}: tau={tau} and lr={lr} must be above 0")
 
     def first(end):
         m = end.slots["m"]
