@@ -1,6 +1,8 @@
 """Recipes of the papers: every line of every table is a run, in full and in its short form."""
 
 import math
+import os
+from pathlib import Path
 
 import pytest
 
@@ -8,11 +10,12 @@ import normfed as nf
 from normfed import recipe
 from normfed.data import DATASETS, partition
 from normfed.reproduce import outcome
-from normfed.reproduce.obstacles import needed
+from normfed.reproduce.obstacles import needed, obstacle
 from normfed.runs.inputs import open_run
 
 import files
 
+REAL = Path(os.environ.get("NORMFED_DATA") or Path(__file__).parents[3] / "shared" / "data")
 TRAINED = [table for table in recipe.tables() if not table.command]
 ONCE = {"rounds": 1, "steps": 1, "evaluate_every": 1, "seeds": [0]}
 FEW = {"cifar10": 500, "digits": 200}  # samples of a domain's split, where the short form wants more than 60
@@ -85,7 +88,8 @@ def play_once(row, root, many=False):
     ours = [score["mean"] for score in found["ours"].values() if score is not None]
     assert all(0 <= mean <= 100 for mean in ours)
     named = [column for column in found["paper"] if found["ours"].get(column) is None]
-    assert not named or row.missing, f"the short form has no number for {named}"
+    stood_in = home == REAL and "synth" in named  # nobody has it
+    assert not named or row.missing or stood_in, f"the short form has no number for {named}"
 
 
 @pytest.mark.parametrize("name", SAMPLE)
@@ -101,3 +105,12 @@ def test_a_round_of_every_short_form(table, root):
             play_once(row, root, many=True)
         except nf.Refused as refusal:
             pytest.fail(f"{row.name}: {refusal}")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("table", TRAINED, ids=lambda table: table.name)
+def test_a_round_of_the_short_form_on_the_data_at_hand(table):
+    ready = [row for row in recipe.rows_of(table) if not obstacle(row, True, REAL)]
+    if not ready:
+        pytest.skip(obstacle(recipe.rows_of(table)[0], True, REAL))
+    play_once(ready[-1], lambda *_: REAL)

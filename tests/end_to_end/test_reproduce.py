@@ -172,6 +172,14 @@ def test_recipes_are_listed_with_what_is_here(tmp_path):
     }  # fmt: skip
 
 
+def test_the_list_says_what_is_in_the_way(tmp_path):
+    files.write_dataset(tmp_path, "pacs", 4)
+    said = dict(line.split("  ", 1) for line in normfed("list", "recipes", "--data", str(tmp_path)).out.splitlines())
+    assert said["fedbn/table11"].strip() == "FedBN, Table 11, Figure 5, digits; no data: digits"
+    assert said["greg/table7-pacs"].strip() == "GReg, Table 7, pacs; no weights: resnet18.safetensors"
+    assert said["fedtan/table3"].strip() == "FedTAN, Table 3, none" and "needs no files" in said["demo"]
+
+
 # ---- What is compared with what, on documents written by hand.
 
 
@@ -238,6 +246,8 @@ def test_what_makes_a_run_another_experiment():
     free = recipe.resolve(table, {"seeds": [7], "threads": 2, "engine": "serial"})
     assert changes(free, full) == {} and changes({**full, "lr": 0.1}, full) == {"lr": 0.01}
     assert outcome(table, short, document({"usps": 0.9}))["why"][0] == "short form"
+    shorter = outcome(table, {**short, "rounds": 2}, document({"usps": 0.9}))["why"]
+    assert shorter[:2] == ["short form", f"rounds is 2, the short form's {short['rounds']}"]
     assert "svhn_mini" not in str(outcome(table, full, document({"svhn": 0.9}))["ours"])
     assert outcome(table, full, document({"svhn_mini": 0.5}))["ours"]["svhn"]["mean"] == 50.0
 

@@ -52,17 +52,21 @@ def list_(
         typer.echo(json.dumps(rows, indent=1))
         return
     width = max(len(row["name"]) for row in rows)
-    for row in _told(rows) if what == "recipes" else rows:
+    for row in _told(rows, data) if what == "recipes" else rows:
         here = "  (here)" if row.get("present") else ""
         typer.echo(f"{row['name'].ljust(width)}  {row['about']}{here}")
 
 
-def _told(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Recipes with a word about where they are from and whether their data are here."""
+def _told(rows: list[dict[str, Any]], root: Path | None) -> list[dict[str, Any]]:
+    """Recipes with a word about where they are from and what is in the way of running them in full."""
+    from normfed.recipe import find
+    from normfed.reproduce import hindrance
+
     found = []
     for row in rows:
-        about = ", ".join(filter(None, (row["paper"], row["item"], row["dataset"])))
-        found.append({"name": row["name"], "about": about + ("" if row["data_present"] else "; no data here")})
+        recipe = find(row["name"])
+        about = ", ".join(filter(None, (row["paper"], row["item"], row["dataset"]))) if recipe.paper else recipe.about
+        found.append({"name": row["name"], "about": "; ".join(filter(None, (about, hindrance(recipe, root))))})
     return found
 
 

@@ -7,11 +7,11 @@ DIR is runs/reproduce where none is given. What cannot be played (no data, no we
 """
 
 from normfed.reproduce.beside import outcome
-from normfed.reproduce.overview import listing, overview
+from normfed.reproduce.overview import hindrance, listing, overview
 from normfed.reproduce.shown import grid, heading, notes
 from normfed.reproduce.table import FOLDER, Line, check, from_folder, lines, play, report, skipped
 
 __all__ = [
-    "FOLDER", "Line", "check", "from_folder", "grid", "heading", "lines", "listing", "notes", "outcome", "overview",
-    "play", "report", "skipped",
+    "FOLDER", "Line", "check", "from_folder", "grid", "heading", "hindrance", "lines", "listing", "notes", "outcome",
+    "overview", "play", "report", "skipped",
 ]  # fmt: skip

@@ -127,15 +127,13 @@ def _of(scores: Mapping[str, float | None], client: str, dataset: str) -> list[f
 
 def reasons(row: Recipe, config: Config, root: Path | None = None) -> list[str]:
     """Why a run's numbers cannot be held against the paper's; none where they can."""
-    found = [row.why or "the recipe says so"] if not row.compares else []
-    changed = changes(config, resolve(row))
-    if changed:
-        short = not changes(config, resolve(row, quick=True))
-        found += (
-            [SHORT_FORM]
-            if short
-            else [f"{key} is {config.get(key)!r}, the recipe's {was!r}" for key, was in changed.items()]
-        )
+    full, short = (changes(config, resolve(row, quick=quick)) for quick in (False, True))
+    quick = bool(full) and len(short) < len(full)
+    found = [SHORT_FORM] if quick else []
+    if not row.compares:
+        found.append(row.why or "the recipe says so")
+    whose = "the short form's" if quick else "the recipe's"
+    found += [f"{key} is {config.get(key)!r}, {whose} {was!r}" for key, was in (short if quick else full).items()]
     return found + differences(config["data"].partition("(")[0], root)
 
 

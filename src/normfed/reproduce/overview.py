@@ -57,6 +57,12 @@ def _prospect(rows: Sequence[Recipe], quick: bool, root: Path | None) -> str:
     return f"{said}, not comparable: {'; '.join(notes)}" if notes else said
 
 
+def hindrance(recipe: Recipe, root: Path | None = None) -> str:
+    """What keeps lines of a recipe from being played in full, in a few words."""
+    rows = rows_of(recipe) if recipe.rows and not recipe.command else []
+    return brief(reason for row in rows if (reason := obstacle(row, False, root)))
+
+
 def listing(root: Path | None = None) -> list[dict[str, Any]]:
     """For `normfed list recipes`: every recipe, whether its data are there, whether it has a short form."""
     from normfed import recipe as recipes
