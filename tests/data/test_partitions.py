@@ -48,6 +48,13 @@ def refused(*arguments, **named):
 FEDBN = {"mnist": 56000, "svhn": 79431, "usps": 7438, "synth": 391162, "mnist_m": 56000}
 
 
+def test_fedbn_digits_four_fifths_of_each_source_train():
+    sizes = {"mnist": 70000, "svhn": 99289, "usps": 9298, "synth": 488953, "mnist_m": 70000}
+    _, parts = dealt("domain / split(0.2)", sizes)
+    assert counts(parts) == FEDBN
+    assert counts(parts, "test") == {name: sizes[name] - FEDBN[name] for name in sizes}
+
+
 def test_fedbn_digits_743_samples_for_each():
     _, parts = dealt("domain / at_most(7438) / fraction(0.1)", FEDBN)
     assert set(counts(parts).values()) == {743}
@@ -92,9 +99,12 @@ def test_domainnet_105_samples():
     assert set(counts(parts).values()) == set(counts(parts, "val").values()) == {105}
 
 
-def test_fedwon_20_clients_a_domain():
-    _, parts = dealt("domain / at_most(7438) / clients(20)", {"mnist": 56000, "usps": 7438})
-    assert len(parts) == 40 and set(counts(parts).values()) == {371, 372}
+@pytest.mark.parametrize(("each", "sizes"), [(20, {371, 372}), (200, {37, 38})])
+def test_fedwon_100_and_1000_clients(each, sizes):
+    _, parts = dealt(f"domain / at_most(7438) / clients({each})", dict.fromkeys(FEDBN, 7500))
+    assert len(parts) == 5 * each and set(counts(parts).values()) == sizes
+    per_domain = [sum(n for name, n in counts(parts).items() if name.startswith(f"{d}-")) for d in FEDBN]
+    assert per_domain == [7438] * 5
 
 
 @pytest.mark.parametrize("per_client", [1, 5, 10])
@@ -135,23 +145,33 @@ def test_fedtan_sorted_blocks():
     assert [sorted(set(labels[p.train])) for p in parts.values()] == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
 
 
+WILDS = {"hospital1": 59436, "hospital2": 34904, "hospital3": 85054, "hospital4": 129838, "hospital5": 146722}
+DOMAINNET = {"clipart": 526, "infograph": 657, "painting": 619, "quickdraw": 1000, "real": 1217, "sketch": 554}
 GREG = {  # text, training and validation samples for everyone, samples of each domain, test samples as printed
     "pacs": ("domain / split(0.3) / truncate(0.5, val=0.2)", 584, 233,
              {"art_painting": 2048, "cartoon": 2344, "photo": 1670, "sketch": 3929}, [615, 704, 501, 1179]),
     "vlcs": ("domain / split(0.3) / truncate(0.3, val=0.3)", 297, 297,
-             {"caltech101": 1415, "sun09": 3282, "voc2007": 3376}, [425, 985, 1013]),
-    "camelyon17": ("domain / split(0.3) / truncate(0.4, val=0.4)", 293, 293,
-                   {"hospital1": 1785, "hospital2": 1049}, [536, 315]),
-    "domainnet": ("domain / truncate(0.3, val=0.1)", 630, 210, {"clipart": 2103, "real": 4863}, [0, 0]),
+             {"caltech101": 1415, "labelme": 2656, "sun09": 3282, "voc2007": 3376}, [425, 797, 985, 1013]),
+    "camelyon17": ("domain / fraction(0.03, up=true) / split(0.3) / truncate(0.4, val=0.4)", 293, 293,
+                   WILDS, [536, 315, 766, 1169, 1321]),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", GREG)
 def test_greg_sizes(name):
+    """As printed, but for one image: of LabelMe's 2,656 the paper tests on 796."""
     text, train, val, sizes, test = GREG[name]
     _, parts = dealt(text, sizes)
     assert set(counts(parts).values()) == {train} and set(counts(parts, "val").values()) == {val}
     assert list(counts(parts, "test").values()) == test
+
+
+def test_greg_domainnet_keeps_the_test_sets_of_the_files():
+    """Four fifths of each domain's ten classes are for training: clipart's 2,103 are the fewest."""
+    sizes = {name: 2103 if name == "clipart" else 4 * n for name, n in DOMAINNET.items()}
+    _, parts = dealt("domain / truncate(0.3, val=0.1)", sizes, DOMAINNET)
+    assert set(counts(parts).values()) == {630} and set(counts(parts, "val").values()) == {210}
+    assert counts(parts, "test") == DOMAINNET
 
 
 def test_greg_a_hundred_clients_of_pacs():
@@ -352,6 +372,7 @@ GOLDEN = {
     "clients(7) / blocks": "7705db1163076212",
     "domain / clients(4) / quantity(0.5)": "f83c0c5c8b5c4a90",
     "domain / fraction(0.3, test=0.5)": "0e01bd4cdef236b6",
+    "domain / fraction(0.333, up=true)": "e09863d6be9ef497",
     "domain / at_most(100, test=20) / truncate(0.4, val=0.2)": "93ff1951bcf40bae",
     "domain / first(100) / hold_out(0.2, val=0.1)": "e581c6505ed79fc9",
     "domain / split(0.3, val=0.1)": "09c0877b1d48d1e1",

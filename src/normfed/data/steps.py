@@ -6,6 +6,7 @@ Their first parameters are given by `partition.apply`; the others are what a use
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Concatenate
@@ -131,13 +132,16 @@ def clients(
 
 @step
 @each
-def fraction(name: str, part: Part, world: World, key: int, share: float, test: float = 1.0) -> Part:
-    """Keeps int(share n) of each client's n training samples, drawn by key; and of its test samples with `test`."""
+def fraction(
+    name: str, part: Part, world: World, key: int, share: float, test: float = 1.0, up: bool = False
+) -> Part:  # fmt: skip
+    """Keeps int(share n) of each client's n training samples, drawn by key; and of its test samples with `test`. With
+    `up`, what is not whole counts as one more sample."""
     require(0 < share <= 1, f"fraction({share:g}): must be above 0 and at most 1")
-    kept = int(share * len(part.train))
-    require(kept > 0, f"fraction({share:g}): client '{name}' has {len(part.train)} samples and would keep none")
     require(0 < test <= 1, f"fraction: test={test:g} must be above 0 and at most 1")
-    tested = int(test * len(part.test))
+    whole = math.ceil if up else int
+    kept, tested = whole(share * len(part.train)), whole(test * len(part.test))
+    require(kept > 0, f"fraction({share:g}): client '{name}' has {len(part.train)} samples and would keep none")
     return replace(part, train=draw(part.train, kept, key), test=draw(part.test, tested, subkey(key, "test")))
 
 

@@ -161,7 +161,5 @@ class Rows:
         domain = self.dataset.ours(str(value))
         if domain not in self.dataset.domains:
             known = ", ".join(self.dataset.domains)
-            raise Refused(
-                f"{self.where}: {self.home.column} '{value}' is none of {self.dataset.name}'s: {known}"
-            )
+            raise Refused(f"{self.where}: {self.home.column} '{value}' is none of {self.dataset.name}'s: {known}")
         return domain
