@@ -154,7 +154,12 @@ def test_a_wrong_value_is_one_clear_message(arguments, said, tmp_path):
 def test_a_run_of_no_paper_has_no_table(tmp_path):
     normfed("run", "demo", *TINY, "--out", "mine", cwd=tmp_path)
     done = normfed("reproduce", "mine", cwd=tmp_path)
-    assert done.code == 2 and "a run of recipe 'demo' has no paper's table to be set beside" in done.err
+    said = "a run of recipe 'demo' has no paper's table to be set beside"
+    assert done.code == 2 and said in done.err
+    normfed("run", "fedbn/appendix-f/fedbn", "--quick", *TINY, "--out", "both/fedbn", cwd=tmp_path)
+    shutil.copytree(tmp_path / "mine", tmp_path / "both" / "mine")
+    done = normfed("reproduce", "both", cwd=tmp_path)
+    assert done.code == 0 and f"left out: {said}" in done.err and "fedbn/appendix-f: Appendix F" in done.out
 
 
 def test_recipes_are_listed_with_what_is_here(tmp_path):

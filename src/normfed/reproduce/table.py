@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from normfed.reproduce.beside import outcome, row_for
 from normfed.reproduce.counted import counted
 from normfed.reproduce.obstacles import obstacle, refusal
 from normfed.runs import OnRound, disk
-from normfed.runs.config import read_config
+from normfed.runs.config import CONFIG, read_config
 from normfed.runs.join import results
 from normfed.runs.play import Task, play_tasks
 from normfed.runs.trial import RESULT, read_result
@@ -124,23 +125,29 @@ def _empty(row: Recipe, verdict: str, reason: str) -> dict[str, Any]:
 
 def from_folder(folder: Path, root: Path | None = None) -> list[Document]:
     """Finished runs of papers' recipes in a folder, set beside the paper: a run's, a comparison's, or a folder of
-    such."""
+    such. What else there is, is left out with a warning."""
     found: dict[str, list[dict[str, Any]]] = {}
-    for config, document in _runs(folder):
-        name = str(document["recipe"])
-        row = _row(name, config)
-        found.setdefault(row.name.rpartition("/")[0], []).append(outcome(row, config, document, root))
+    others: list[str] = []
+    for inside in _folders(folder):
+        try:
+            rows = [(_row(str(document["recipe"]), config), config, document) for config, document in results(inside)]
+        except Refused as refusal:
+            others += refusal.problems
+            continue
+        for row, config, document in rows:
+            found.setdefault(row.name.rpartition("/")[0], []).append(outcome(row, config, document, root))
+    if not found:
+        raise Refused(*(others or [f"{folder} holds no finished run"]))
+    for line in others:
+        warnings.warn(f"left out: {line}", stacklevel=2)
     return [_document(find(name), "runs", outcomes) for name, outcomes in found.items()]
 
 
-def _runs(folder: Path) -> list[tuple[Config, Document]]:
-    if (folder / "config.toml").exists():
-        return results(folder)
-    inside = [path for path in sorted(folder.iterdir()) if path.is_dir()]
-    found = [pair for path in inside if (path / "config.toml").exists() or any(path.iterdir()) for pair in _runs(path)]
-    if not found:
-        raise Refused(f"{folder} holds no finished run")
-    return found
+def _folders(folder: Path) -> list[Path]:
+    """Of runs and comparisons, however deep."""
+    if (folder / CONFIG).exists():
+        return [folder]
+    return [found for path in sorted(folder.iterdir()) if path.is_dir() for found in _folders(path)]
 
 
 def _row(name: str, config: Config) -> Recipe:
