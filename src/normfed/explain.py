@@ -19,7 +19,7 @@ from normfed.engines.serial import Serial
 from normfed.errors import Refused
 from normfed.keys import normal
 from normfed.method import Expression, Holder, Segment, Steps
-from normfed.plan import Plan, build
+from normfed.plan import Phase, Plan, build
 from normfed.server import Traffic
 
 
@@ -30,6 +30,7 @@ class PhaseReport:
     thrown: tuple[str, ...]  # the switches that have been thrown
     entries: list[dict[str, Any]]
     segments: list[str]
+    pieces: list[str]  # what methods do that no table shows
     slots: list[dict[str, str]]
     reports: list[dict[str, str]]
     gathers: list[dict[str, str]]  # what the server sees client by client; as large as what there is
@@ -70,6 +71,7 @@ class Explanation:
             "messages": first.messages,
             "wire": first.wire,
             "segments": first.segments,
+            "pieces": first.pieces,
             "slots": first.slots,
             "reports": first.reports,
             "gathers": first.gathers,
@@ -120,6 +122,7 @@ def _phase(plan: Plan, thrown: frozenset[str], counted: Dry) -> PhaseReport:
         thrown=tuple(sorted(thrown)),
         entries=entries,
         segments=segments,
+        pieces=_pieces(phase),
         slots=slots,
         reports=[{"name": f"{owner}/{r.name}", "reduce": r.reducer.name} for owner, r in phase.reports],
         gathers=[
@@ -142,6 +145,26 @@ def _segment(segment: Segment) -> str:
         return f"one pass over all data without training, norm layers {_name(segment.norm)}"
     steps = "all further steps" if segment.steps is Steps.ALL else f"{segment.steps} step{'s' * (segment.steps != 1)}"
     return f"{steps}, norm layers {_name(segment.norm)}" + (", in lock-step" if segment.lockstep else "")
+
+
+def _pieces(phase: Phase) -> list[str]:
+    """Whose functions act where, in the order of a round."""
+
+    def named(*pieces: tuple[str, Any] | None, joined: str = ", then ") -> str:
+        return joined.join(piece[0] for piece in pieces if piece is not None)
+
+    view = phase.view if phase.view is not None and phase.view[1].inputs is not None else None
+    said = {
+        "a client starts the round from what {} loads": named(phase.load),
+        "samples and labels of a step: changed by {}": named(*phase.batch),
+        "weights of the forward pass: made by {}": named(phase.params),
+        "loss of the task: that of {}": named(phase.task),
+        "terms beside the task's loss: {}": named(*phase.losses, joined=", "),
+        "gradients: changed by {}": named(*phase.grads),
+        "clients are weighed by {}": named(phase.weigh),
+        "evaluation: samples as {} prepares them": named(view),
+    }
+    return [text.format(names) for text, names in said.items() if names]
 
 
 def _counts(traffic: Traffic) -> dict[str, int]:
@@ -176,6 +199,7 @@ def render(explanation: Explanation, clients: int | None = None) -> str:
             once = phase.counted_once(clients)
             lines.append(f"with {clients} clients, the broadcast counted once (as the papers do): {_size(once)}")
         lines += [f"local steps: {text}" for text in phase.segments]
+        lines += phase.pieces
         lines += [f"slot {s['name']}: held by the {s['held_by']}" for s in phase.slots]
         lines += [f"report {r['name']}: reduced by {r['reduce']}" for r in phase.reports]
         lines += [

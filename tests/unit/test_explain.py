@@ -75,6 +75,21 @@ def test_by_name_fedbn_would_be_fedavg_on_mobilenet():
     assert len(local) == 5 * 52 and not any("bn" in name for name in local)
 
 
+def test_whose_functions_act_is_said_in_their_order():
+    assert toy("fedavg").first.pieces == toy("fedbn").first.pieces == []
+    assert toy("agc+fedprox+scaffold+greg").first.pieces == [
+        "terms beside the task's loss: fedprox, greg",
+        "gradients: changed by agc, then scaffold",
+    ]
+    before, after = toy("fedbs").phases
+    assert before.pieces == ["clients are weighed by fedbs"]
+    assert after.pieces == ["terms beside the task's loss: fedprox", "clients are weighed by fedbs"]
+    assert "a client starts the round from what partialfed loads" in render(toy("partialfed"))
+    assert toy("fedrdn").to_dict()["pieces"] == [
+        "samples and labels of a step: changed by fedrdn", "evaluation: samples as fedrdn prepares them",
+    ]  # fmt: skip
+
+
 def test_frozen_statistics_are_not_sent_back():
     before, after = toy("fixbn").phases
     statistics = sum(e["bytes"] for e in before.entries if e["role"] in ("norm_stat", "counter"))
