@@ -31,7 +31,9 @@ def evaluate(
     dataset: Annotated[str | None, typer.Option(help="A dataset by name.")] = None,
     root: Annotated[Path | None, typer.Option(help="Where datasets lie; else NORMFED_DATA, else the cache.")] = None,
     partition: Annotated[str | None, typer.Option(help="How the data are dealt to sites.")] = None,
-    split: Annotated[str, typer.Option(help="test: their test samples; all: every sample.")] = "test",
+    split: Annotated[
+        str | None, typer.Option(help="test: their test samples; all: every sample, as where nobody has split them.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Which of the run's seeds; else the first.")] = None,
     predictions: Annotated[Path | None, typer.Option(help="A .csv or .parquet file to write them to.")] = None,
     as_json: Json = False,
@@ -49,7 +51,7 @@ def evaluate(
 
     if (data is None) == (dataset is None):
         raise Refused("give --data, a path of your own, or --dataset, a name")
-    if split not in ("test", "all"):
+    if split not in (None, "test", "all"):
         raise Refused(f"unknown split '{split}'; {nearest(split, ('test', 'all'))}")
     if predictions is not None:
         check_predictions(predictions)

@@ -14,6 +14,7 @@ import torch
 
 from normfed.checks import survey
 from normfed.data import DATASETS, MADE, Federation, federate, source_of
+from normfed.data.source import WHOLE
 from normfed.data.store import ClientData
 from normfed.errors import Refused
 from normfed.evaluate import Evaluation, predict, strategies
@@ -26,13 +27,16 @@ OWN = "own"
 
 
 def evaluate(
-    run: Finished, data: str, partition: str | None = None, *, split: str = "test", root: Path | None = None
+    run: Finished, data: str, partition: str | None = None, *, split: str | None = None, root: Path | None = None
 ) -> tuple[dict[str, Any], Iterator[dict[str, Any]]]:
     """The scores as a document, and the predictions, sample by sample.
 
-    `split` "test" looks at the test samples of `data`; "all" at every sample it has.
+    `split` "test" looks at the test samples of `data`, "all" at every sample it has; None: at the test samples, or at
+    all where nobody has split them.
     """
     given = _opened(run, data, partition, root)
+    if split is None:
+        split = "all" if all(block.split == WHOLE for block in given.source.blocks) else "test"
     sites = _sites(given, split, _numbers(run, given.classes))
     _check(run, sites)
     known, note = _known(run, root)
