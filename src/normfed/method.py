@@ -174,6 +174,9 @@ class Expression:
             return Together(calls=tuple(c for m in members for c in m.calls), parts=members)
         return members[0] if members else self
 
+    def __add__(self, other: object) -> Expression:
+        raise TypeError("methods are put together with |; + is how their text writes it")
+
     @property
     def is_unit(self) -> bool:
         return False

@@ -91,7 +91,9 @@ def build(method: Expression, model: nn.Module, x: Tensor, seed: int = 0, prepar
     """Builds `method` for `model` (not touched) and samples like `x`, which `prepare` makes input of. Raises `Refused`
     with all problems."""
     if not isinstance(method, Expression):
-        raise Refused(f"method must be made by a factory of normfed.methods, not {type(method).__name__}")
+        hint = "; call it" if callable(method) else "; normfed.expression.parse reads text" * isinstance(method, str)
+        kind = type(method).__name__
+        raise Refused(f"method must be made by a factory of normfed.methods, fedbn() for one, not {kind}{hint}")
     if not isinstance(model, nn.Module):
         raise Refused(f"model must be a torch.nn.Module, not {getattr(model, '__name__', type(model).__name__)}")
     switches = tuple({s.name: s for s in method.switches()}.values())

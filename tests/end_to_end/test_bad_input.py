@@ -171,7 +171,11 @@ def test_a_server_optimizer_wants_a_rate():
 
 
 def test_a_method_must_be_made_by_its_factory():
-    assert refused(method="fedbn") == ("method must be made by a factory of normfed.methods, not str",)
+    said = "method must be made by a factory of normfed.methods, fedbn() for one, not "
+    assert refused(method="fedbn") == (f"{said}str; normfed.expression.parse reads text",)
+    assert refused(method=nf.methods.fedbn) == (f"{said}function; call it",)
+    with pytest.raises(TypeError, match=r"put together with \|"):
+        nf.methods.fedbn() + nf.methods.fedprox()
 
 
 def test_everything_wrong_is_said_at_once():
