@@ -225,6 +225,8 @@ def line(expected, columns, **more):
         ("[80.0, 90.0]", '["a", "b"]', {"a": 0.8}, {"a": 80.0, "b": None}, None, "not comparable"),
         ("{a = 80.0}", '["a", "b"]', {"a": 0.8, "b": 0.1}, {"a": 80.0, "b": 10.0}, 0.0, "agrees"),
         ("{}", '["a"]', {"a": 0.8}, {"a": 80.0}, None, "nothing printed"),
+        ("{}", "[]", {"a": 0.8, "b": 0.6}, {"a": 80.0, "b": 60.0}, None, "nothing printed"),
+        ("[80.0]", '["c"]', {"a": 0.8, "b": 0.6}, {"c": None, "a": 80.0, "b": 60.0}, None, "not comparable"),
     ],
 )  # fmt: skip
 def test_verdicts(expected, columns, scores, ours, difference, verdict):
@@ -243,6 +245,17 @@ def test_seeds_views_and_other_metrics():
     assert found["ours"]["average"] == {"mean": pytest.approx(81.0), "std": pytest.approx(2**0.5)}
     assert found["ours"]["average@batch"]["mean"] == pytest.approx(65.0)
     assert found["verdict"] == "differs", "one of the two averages is 5 points off"
+
+
+def test_an_unseen_client_is_shown_under_the_view_that_was_asked_for():
+    row = line("{}", "[]", view="unseen/batch")
+    found = document({"a": 0.8})
+    found["history"][0]["views"] = {
+        "unseen/batch": {"new": {"accuracy": 0.5}},
+        "unseen/averaged": {"new": {"accuracy": 0.1}},
+    }
+    shown = outcome(row, recipe.resolve(row), found)
+    assert list(shown["ours"]) == ["new"] and shown["ours"]["new"]["mean"] == 50.0 and shown["view"] == "unseen/batch"
 
 
 def test_what_makes_a_run_another_experiment():
