@@ -5,6 +5,7 @@ import json
 import os
 import pickle
 import shutil
+import subprocess
 import sys
 import zipfile
 
@@ -233,13 +234,30 @@ def test_a_full_disk_is_said_and_leaves_nothing_half_written(tmp_path, monkeypat
     (root / "digits/usps/train.parquet").unlink()
     before = files_in(root)
 
-    def full(path, names):
+    def full(file, names):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(shelf, "_writer", full)
     with pytest.raises(nf.NormfedError, match=r"usps/train.parquet.part cannot be written: the disk is full"):
         fetch("digits", root, source)
     assert files_in(root) == before
+
+
+@pytest.mark.parametrize("most", [500, 5000])
+def test_a_write_that_fails_in_the_middle_of_a_file_leaves_nothing(most, tmp_path):
+    """The system itself refuses to write further than `most` bytes into any file."""
+    code = (
+        "import resource, sys; from pathlib import Path; from normfed.library import bring; import normfed as nf\n"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({most}, {most}))\n"
+        "try: bring('vlcs', Path('VLCS'), Path('data'))\n"
+        "except nf.NormfedError as error: print(error)"
+    )
+    photos(tmp_path / "VLCS", "vlcs", n=8)
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert (
+        done.stdout == "data/vlcs/caltech101/all.parquet.part cannot be written: file too large\n" and not done.stderr
+    )
+    assert not files_in(tmp_path / "data") and not (tmp_path / "data/vlcs").exists()
 
 
 def test_a_folder_that_cannot_be_is_said(tmp_path):
@@ -383,6 +401,19 @@ def test_arrays_are_not_brought(tmp_path):
 
 
 # ------------------------------------------------------------------------------------------------------------ checking
+
+
+def test_your_own_data_are_checked_by_their_path(tmp_path):
+    made = photos(tmp_path / "photos", "vlcs")
+    checked = check(str(made))
+    assert not checked.problems and [f.file for f in checked.files] == [
+        f"{d.title()}/all" for d in DATASETS["vlcs"].domains
+    ]
+    assert checked.files[0].samples == 10 and set(checked.files[0].classes.values()) == {2}
+    (made / "Sun09/Bird/broken.png").write_bytes(b"nothing")
+    assert refused(check, str(made)) == (
+        f"{made}/Sun09/Bird/broken.png: cannot be decoded: cannot identify image file",
+    )
 
 
 @pytest.mark.parametrize("name", DATASETS)

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import warnings
@@ -99,6 +100,7 @@ def test_a_zip_becomes_a_dataset_that_checks_out(normfed, tmp_path):
         (["fetch", "mnist", "--from", "digits", "--data", "text"], "text/mnist cannot be written: a part of the path is a file"),
         (["check", "pacs"], "pacs is not under data: `normfed data fetch pacs` gets it, or says how to obtain it"),
         (["check", "pac"], "unknown dataset 'pac'; did you mean 'pacs'?"),
+        (["check", "text"], "text: a folder, or a file that ends in .csv, .parquet, .npz, was expected"),
         (["show", "embeded"], "unknown dataset 'embeded'; did you mean 'embedded'?"),
         (["show", "embedded", "--partition", "domian"], "unknown step 'domian' of a partition; did you mean 'domain'?"),
         (["show", "embedded(train=0)"], "embedded: train=0 must be a whole number from 1 to 159"),
@@ -117,6 +119,15 @@ def test_bad_input_ends_with_2_and_a_line_and_nothing_is_written(normfed, tmp_pa
     code, out, err = normfed("data", *arguments)
     assert code == 2 and not out and err.startswith(f"normfed: {said}")
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_terminal_sees_how_far_it_is(normfed, tmp_path, monkeypatch):
+    write_dataset(tmp_path / "data", "mnist")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    code, out, err = normfed("data", "check", "mnist")
+    assert code == 0 and "train.parquet" in out
+    assert "test.parquet" in err and "20/20 images," in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", err)
 
 
 # ------------------------------------------------------------------------------------------------------- check and show
@@ -171,6 +182,18 @@ def test_every_kind_of_data_has_a_sheet(normfed, tmp_path, name):
         assert np.asarray(picture)[sheet.TOP :, sheet.LEFT :].std() > 10
     if name == "cifar100":
         assert len(out.splitlines()) == 31 + 3  # every client is in the table
+
+
+def test_numbers_are_squares_and_connectomes_their_matrices():
+    matrix = np.random.default_rng(0).uniform(size=(60, 60))
+    plane = sheet._plane(matrix[np.triu_indices(60, 1)])
+    assert np.array_equal(np.triu(plane, 1), np.triu(matrix, 1)) and np.array_equal(plane, plane.T)
+    assert np.array_equal(
+        sheet._plane(np.arange(10.0)), np.array([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, *[0.5] * 6]).reshape(4, 4)
+    )
+    assert sheet._plane(np.ones(1)).shape == (1, 1)
+    blue, white, red = sheet._coloured(np.array([[0.0, 0.5, 1.0]]))[0]
+    assert blue[2] > blue[0] and (white == 1).all() and red[0] > red[2]
 
 
 def test_your_own_folder_has_a_sheet(normfed, tmp_path):

@@ -27,6 +27,7 @@ def known_datasets(incomplete: str) -> list[str]:
 Name = Annotated[
     str, typer.Argument(metavar="NAME", help="A dataset; see normfed list datasets.", autocompletion=known_datasets)
 ]
+NameOrPath = Annotated[str, typer.Argument(metavar="NAME", help="A dataset, or a path.", autocompletion=known_datasets)]
 Root = Annotated[
     Path | None, typer.Option("--data", help="Where datasets lie; else NORMFED_DATA, else the user's cache.")
 ]
@@ -61,8 +62,8 @@ def fetch(
 
 
 @data.command()
-def check(name: Name, root: Root = None, as_json: Json = False) -> None:
-    """Reads every file of a dataset to its last image and says what is wrong with any.
+def check(name: NameOrPath, root: Root = None, as_json: Json = False) -> None:
+    """Reads every file of a dataset, or of your own data, to its last image and says what is wrong with any.
 
     Example: normfed data check digits
     """
@@ -82,9 +83,7 @@ def check(name: Name, root: Root = None, as_json: Json = False) -> None:
 
 @data.command()
 def show(
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="A dataset, embedded, or a path.", autocompletion=known_datasets)
-    ],
+    name: NameOrPath,
     partition: Annotated[str | None, typer.Option(help="How the data are dealt to clients.")] = None,
     seed: Annotated[int, typer.Option(help="Of the partition.")] = 0,
     out: Annotated[Path | None, typer.Option(help="The picture to write; else NAME.png.")] = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -10,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from normfed.data import cache, files, images
-from normfed.data.catalogue import Dataset, find, root_of
+from normfed.data import DATASETS, cache, files, images, source_of
+from normfed.data.catalogue import Dataset, root_of
 from normfed.data.source import WHOLE
 from normfed.errors import Refused
 from normfed.library.fetch import OnRows
@@ -55,8 +56,11 @@ class Checked:
 
 def check(name: str, root: Path | None = None, on_rows: OnRows = lambda what, done, total: None) -> Checked:
     """Reads every file of a dataset that is there: labels, every image, SHA-256 where the manifest has one, and whether
-    a test image is a training image too. Everything wrong is in `problems`."""
-    dataset = find(name)
+    a test image is a training image too. Everything wrong is in `problems`. Your own data, by their path, are refused
+    with all that is wrong with them, as in a run."""
+    if name not in DATASETS:
+        return _own(name, root)
+    dataset = DATASETS[name]
     shelf = Shelf(dataset, root)
     there = dataset.files(root_of(root))
     if not there:
@@ -80,6 +84,18 @@ def check(name: str, root: Path | None = None, on_rows: OnRows = lambda what, do
             found.files.append(file)
             seen[split] = _read(dataset, path, file, found.problems, on_rows)
         found.problems += _leaks(shelf.folder / domain, seen)
+    return found
+
+
+def _own(name: str, root: Path | None) -> Checked:
+    source = source_of(name, root)
+    for note in source.notes:
+        warnings.warn(note, stacklevel=3)
+    found = Checked(name, Path(name))
+    for block in source.blocks:
+        counts = Counter(block.labels.tolist())
+        classes = {label: counts[i] for i, label in enumerate(source.classes)}
+        found.files.append(Counted(block.domain, block.split, block.name, len(block.labels), classes))
     return found
 
 

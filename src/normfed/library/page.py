@@ -36,8 +36,9 @@ domain and split, with the images' bytes as they are:
 ```
 
 A file is there whole or not at all. Cut off, the same command goes on: what is whole stays, what was damaged is written
-again, and files of your own are left alone. `image` is a struct of `bytes` and `path`, `label` a whole number, class
-names lie in the schema's metadata: Hugging Face `datasets` reads these files too, and writes files that are read here.
+again, and files of your own are left alone. `datasets` keeps what it downloaded in a cache of its own, which may go
+then. `image` is a struct of `bytes` and `path`, `label` a whole number, class names lie in the schema's metadata:
+Hugging Face `datasets` reads these files too, and writes files that are read here.
 
 What you downloaded yourself, a folder or a .zip of `domain/class/image` or `domain/{{train,test}}/class/image`, is
 brought into that layout by
@@ -70,6 +71,7 @@ normfed data check pacs
 
 reads every file to its last image: labels in range, images that decode, SHA-256 as in the manifest, no test image among
 the training images, and how many samples of each class there are. All problems are listed; with any, it ends with 2.
+It takes [your own data](your-data.md) too, by their path.
 """
 
 

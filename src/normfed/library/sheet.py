@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 EACH = 3  # samples in a place
 ROWS, COLUMNS = 20, 20  # what a sheet has room for
 WIDTH = 1300  # of a sheet, about
+LARGE = 50  # regions of a connectome, at least
 LEFT, TOP, GAP = 170, 34, 6
 INK, PAPER, FAINT = (30, 30, 30), (226, 226, 226), (100, 100, 100)
 
@@ -117,9 +118,10 @@ def _picture(sample: np.ndarray, scale: tuple[float, float], side: int) -> Image
 
 
 def _plane(values: np.ndarray) -> np.ndarray:
-    """Numbers as a square: what was above the diagonal of a symmetric matrix as that matrix, else row by row."""
+    """Numbers as a square: as many as lie above the diagonal of a large matrix as that matrix, made symmetric; else row
+    by row."""
     n = round((1 + math.sqrt(1 + 8 * len(values))) / 2)
-    if n * (n - 1) // 2 == len(values) and n > 3:
+    if n * (n - 1) // 2 == len(values) and n >= LARGE:
         square = np.ones((n, n))
         square[np.triu_indices(n, 1)] = values
         return np.minimum(square, square.T)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -94,7 +94,8 @@ class Drafts:
     origin: str
 
     def __enter__(self) -> Drafts:
-        self._open: dict[str, Any] = {}
+        self._files: dict[str, BinaryIO] = {}  # ours, so that a failure to write keeps its number
+        self._writers: dict[str, Any] = {}
         self.samples: dict[str, int] = {}
         return self
 
@@ -104,11 +105,12 @@ class Drafts:
 
         path = self._part(domain)
         with disk.telling(path):
-            if domain not in self._open:
+            if domain not in self._files:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                self._open[domain] = _writer(path, self.names)
+                self._files[domain] = path.open("wb")
+                self._writers[domain] = _writer(self._files[domain], self.names)
             rows = {"image": pa.array(images, _image()), "label": pa.array(labels, pa.int64())}
-            self._open[domain].write_table(pa.table(rows, schema=self._open[domain].schema))
+            self._writers[domain].write_table(pa.table(rows, schema=self._writers[domain].schema))
         self.samples[domain] = self.samples.get(domain, 0) + len(labels)
 
     def _part(self, domain: str) -> Path:
@@ -119,21 +121,27 @@ class Drafts:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            for domain, writer in self._open.items():
-                with disk.telling(self._part(domain)) if kind is None else contextlib.suppress(OSError):
-                    writer.close()
             if kind is None:
-                for domain in self._open:
+                for domain in self._files:
+                    self._close(domain)
+                for domain in self._files:
                     self._put(domain)
         finally:
-            for domain in self._open:
+            for opened in (*self._writers.values(), *self._files.values()):
+                with contextlib.suppress(OSError, ValueError):
+                    opened.close()
+            for domain in self._files:
                 self._part(domain).unlink(missing_ok=True)
+
+    def _close(self, domain: str) -> None:
+        with disk.telling(self._part(domain)):
+            self._writers[domain].close()
+            self._files[domain].flush()
+            os.fsync(self._files[domain].fileno())
 
     def _put(self, domain: str) -> None:
         part, name = self._part(domain), self.shelf.name(domain, self.split)
         with disk.telling(part):
-            with part.open("rb") as file:
-                os.fsync(file.fileno())
             part.replace(self.shelf.folder / name)
             disk.sync(part.parent)
         self.shelf.enter(name, self.samples[domain], self.origin)
@@ -145,7 +153,7 @@ def _image() -> Any:
     return pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 
 
-def _writer(path: Path, names: tuple[str, ...]) -> Any:
+def _writer(file: BinaryIO, names: tuple[str, ...]) -> Any:
     """As Hugging Face `datasets` writes images: class names in the schema's metadata."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -153,4 +161,4 @@ def _writer(path: Path, names: tuple[str, ...]) -> Any:
     label = {"_type": "ClassLabel", "names": list(names)} if names else {"_type": "Value", "dtype": "int64"}
     said = json.dumps({"info": {"features": {"image": {"_type": "Image"}, "label": label}}})
     columns = [("image", _image()), ("label", pa.int64())]
-    return pq.ParquetWriter(path, pa.schema(columns, metadata={"huggingface": said}))
+    return pq.ParquetWriter(file, pa.schema(columns, metadata={"huggingface": said}))
