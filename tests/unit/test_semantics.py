@@ -5,6 +5,8 @@ from torch.nn.functional import cross_entropy
 
 import normfed as nf
 import normfed.methods as m
+from normfed.method import Method
+from normfed.state import scale
 from normfed.testing import ResidualNet, seeded, toy_federation
 
 
@@ -36,3 +38,20 @@ def test_a_client_that_never_took_part_has_what_it_began_with_and_the_new_rest()
 def test_training_alone_sends_nothing():
     row = nf.simulate(seeded(ResidualNet), toy_federation(), m.singleset(), rounds=1, batch_size=4).history[0]
     assert row["bytes_up"] == row["bytes_down"] == row["messages"] == 0
+
+
+def test_methods_change_gradients_in_their_order_and_clipping_comes_last():
+    twice = Method("twice", grad=(lambda grads, step: scale(grads, 2.0),))
+    more = Method("more", grad=(lambda grads, step: {name: grad + 1 for name, grad in grads.items()},))
+    clients, settings = toy_federation((8,)), {"rounds": 1, "batch_size": 8, "lr": 1.0, "shuffle": False}
+    start, net = dict(seeded(ResidualNet).named_parameters()), seeded(ResidualNet).train()
+    x, y = clients["a"].train
+    cross_entropy(net(x), y).backward()
+    for method, expected in ((twice | more, lambda g: 2 * g + 1), (more | twice, lambda g: 2 * (g + 1))):
+        clone = seeded(ResidualNet)
+        for own, theirs in zip(clone.parameters(), net.parameters(), strict=True):
+            own.grad = expected(theirs.grad)
+        torch.nn.utils.clip_grad_norm_(clone.parameters(), 0.3, foreach=False)
+        end = nf.simulate(seeded(ResidualNet), clients, method, clip_norm=0.3, **settings).global_state
+        for name, parameter in clone.named_parameters():
+            torch.testing.assert_close(end[name], start[name] - parameter.grad, rtol=1e-12, atol=1e-13)
