@@ -1,22 +1,25 @@
 """The command line: results on stdout, reasons on stderr, exit code 2 for a wrong value, never a traceback."""
 
 import json
+import os
+import pty
+import re
 import subprocess
 import sys
 
 import pytest
 
+import normfed as nf
 
-def normfed(*arguments, cwd=None):
-    return subprocess.run(
-        [sys.executable, "-m", "normfed.cli", *arguments], capture_output=True, text=True, cwd=cwd, timeout=120
-    )
+from command import normfed, process, sets
+
+COMMANDS = ("run", "compare", "demo", "reproduce", "explain", "report", "evaluate", "export", "data", "bench", "list")
 
 
 def test_explain_json_has_the_documented_form():
     done = normfed("explain", "fedbn+fedprox(mu=0.1)", "--model", "mnist_mlp", "--json")
-    document = json.loads(done.stdout)
-    assert done.returncode == 0 and done.stderr == ""
+    document = json.loads(done.out)
+    assert done.code == 0 and done.err == ""
     assert document["method"] == "fedbn+fedprox(mu=0.1)" and document["model"] == "mnist_mlp"
     assert {"name", "role", "scope", "reduce", "wire"} <= set(document["entries"][0])
     assert all(isinstance(document[key], int) for key in ("bytes_up", "bytes_down", "messages"))
@@ -24,8 +27,8 @@ def test_explain_json_has_the_documented_form():
 
 def test_explain_says_who_owns_what():
     done = normfed("explain", "fedbn", "--model", "mnist_mlp", "--clients", "4")
-    assert "layers.bn1.running_mean" in done.stdout and "with 4 clients, the broadcast counted once" in done.stdout
-    assert "needs a model that has BatchNorm layers to keep at home (fedbn): holds" in done.stdout
+    assert "layers.bn1.running_mean" in done.out and "with 4 clients, the broadcast counted once" in done.out
+    assert "needs a model that has BatchNorm layers to keep at home (fedbn): holds" in done.out
 
 
 @pytest.mark.parametrize(
@@ -46,8 +49,8 @@ def test_explain_says_who_owns_what():
 )  # fmt: skip
 def test_a_wrong_value_is_one_clear_message(arguments, said):
     done = normfed(*arguments)
-    assert done.returncode == 2 and done.stdout == "" and "Traceback" not in done.stderr
-    assert said in " ".join(done.stderr.split())
+    assert done.code == 2 and done.out == "" and "Traceback" not in done.err
+    assert said in " ".join(done.err.split())
 
 
 def test_a_network_of_ones_own_may_lie_where_the_command_is_typed(tmp_path):
@@ -72,16 +75,82 @@ def test_a_network_of_ones_own_may_lie_where_the_command_is_typed(tmp_path):
 
 
 def test_lists():
-    methods = json.loads(normfed("list", "methods", "--json").stdout)
+    methods = json.loads(normfed("list", "methods", "--json").out)
     assert {"fedavg", "fedbn"} <= {row["name"] for row in methods} and all(row["about"] for row in methods)
-    assert "digits_cnn" in normfed("list", "models").stdout
+    assert "digits_cnn" in normfed("list", "models").out
 
 
-def test_version_and_help():
-    import normfed as nf
+def test_version():
+    assert normfed("--version").out.strip() == nf.__version__
+    done = process("--version")  # in a process of its own too
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, nf.__version__, "")
 
-    assert normfed("--version").stdout.strip() == nf.__version__
-    assert "Example: normfed explain" in normfed("explain", "--help").stdout
+
+def test_every_command_has_a_help_with_an_example():
+    whole = normfed("--help").out
+    for name in COMMANDS:
+        assert f"│ {name} " in whole
+        if name != "data":  # a group of commands
+            assert f"Example: normfed {name}" in " ".join(normfed(name, "--help").out.split()), name
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["run", "de"], {"demo"}),
+        (["compare", "dem"], {"demo"}),
+        (["run", "demo", "--method", "fedb"], {"fedbn", "fedbs"}),
+        (["explain", "greg+fedprox"], {"greg+fedprox"}),
+        (["exp"], {"explain", "export"}),
+    ],
+)
+def test_a_shell_completes(monkeypatch, words, found):
+    monkeypatch.setenv("_NORMFED_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", " ".join(["normfed", *words]))
+    monkeypatch.setenv("COMP_CWORD", str(len(words)))
+    assert set(normfed().out.split()) == found
+
+
+def test_completion_can_be_shown(monkeypatch):
+    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")  # whatever shell runs the tests
+    done = normfed("--show-completion", "bash")
+    assert done.code == 0 and "_NORMFED_COMPLETE=complete_bash" in done.out
+
+
+def test_a_terminal_sees_progress_and_nothing_else_does(tmp_path):
+    """Rounds, clients, loss, accuracy and time left, on stderr."""
+    mine, theirs = pty.openpty()
+    command = [
+        sys.executable,
+        "-m",
+        "normfed.cli",
+        "run",
+        "demo",
+        "--seeds",
+        "0",
+        *sets(rounds=30),
+        "--out",
+        tmp_path / "run",
+    ]
+    running = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=theirs, env={**os.environ, "TERM": "xterm", "COLUMNS": "140"}
+    )
+    os.close(theirs)
+    seen = b""
+    while True:
+        try:
+            part = os.read(mine, 65536)
+        except OSError:  # the other end is closed
+            break
+        if not part:
+            break
+        seen += part
+    os.close(mine)
+    out = running.communicate(timeout=60)[0].decode()
+    assert running.returncode == 0 and out.startswith("method") and "\x1b" not in out
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen.decode())
+    assert re.search(r"fedavg, seed 0: 5 clients, loss \d\.\d+, accuracy \d+\.\d %", text), text[-500:]
+    assert re.search(r"\d+/30 rounds, \d:\d\d:\d\d left", text), text[-500:]
 
 
 def test_importing_needs_no_extras_and_no_network():

@@ -9,10 +9,14 @@ from typing import Annotated
 import typer
 
 from normfed import __version__
-from normfed.cli import data, later, look, measure, reproduce, train, use  # noqa: F401 (importing a module registers its commands)
 from normfed.cli.app import app
 from normfed.errors import NormfedError
 from normfed.memory import keep_big_blocks
+
+# isort: off
+# Importing a module registers its commands, in the order of the help.
+from normfed.cli import train, use, reproduce, data, look, measure, later  # noqa: F401
+# isort: on
 
 MOST = 50  # lines of what is wrong; who has more broken pictures than that has one problem, not many
 
@@ -31,7 +35,7 @@ def main() -> None:
         sys.path.append("")
     warnings.showwarning = lambda message, *where: print(f"normfed: note: {message}", file=sys.stderr)
     try:
-        app()
+        app(prog_name="normfed")  # however it was called: it is what completion knows it by
     except NormfedError as error:
         lines = str(error).splitlines()
         for line in lines[:MOST]:
