@@ -42,6 +42,7 @@ class Survey:
     sizes: Mapping[str, int]  # training samples of each client
     labels: tuple[Labels, ...]
     splits: Mapping[str, frozenset[str]]  # client -> 'train', 'val', 'test'
+    roles: Mapping[str, str]
 
 
 def survey(clients: Any) -> Survey:
@@ -52,6 +53,7 @@ def survey(clients: Any) -> Survey:
     sizes: dict[str, int] = {}
     labels: list[Labels] = []
     splits: dict[str, frozenset[str]] = {}
+    roles: dict[str, str] = {}
     shapes: dict[tuple[int, ...], str] = {}
     kinds: dict[str, str] = {}
     for name in clients:
@@ -85,7 +87,7 @@ def survey(clients: Any) -> Survey:
             labels.append(_labels(where, y))
             shapes.setdefault(tuple(x.shape[1:]), where)
             kinds.setdefault("floating" if x.is_floating_point() else str(x.dtype), where)
-        splits[name] = frozenset(present)
+        splits[name], roles[name] = frozenset(present), client.role
         if client.role in ("evaluate", "unseen") and "test" not in present:
             problems.append(f"client '{name}', test: missing; with role '{client.role}' it is there to be tested on")
     if not sizes and not problems:
@@ -95,7 +97,7 @@ def survey(clients: Any) -> Survey:
             problems.append(f"samples differ in {what}: " + ", ".join(f"{v} ({where})" for v, where in found.items()))
     if problems:
         raise Refused(*problems)
-    return Survey(sizes, tuple(labels), splits)
+    return Survey(sizes, tuple(labels), splits, roles)
 
 
 def first_samples(clients: Any) -> tuple[Tensor, Tensor]:
@@ -109,7 +111,8 @@ def first_samples(clients: Any) -> tuple[Tensor, Tensor]:
             continue
         if pair is not None and pair[0].dim() and len(pair[0]) and not _bad_split(*pair):
             return pair[0][:2].clone().cpu(), pair[1][:2].clone().cpu()
-    raise Refused(NO_CLIENTS)
+    given = isinstance(clients, Mapping) and len(clients)
+    raise Refused("no client has training samples to try the model on" if given else NO_CLIENTS)
 
 
 def _bad_split(x: Tensor, y: Tensor) -> str | None:

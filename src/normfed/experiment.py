@@ -110,7 +110,7 @@ class Run:
         self.loss = given.loss_function
         x, y = checks.first_samples(clients)
         if self.plan.pool:
-            clients, sizes = Pooled(clients), {Pooled.name: sum(survey.sizes.values())}
+            pooled, sizes = Pooled(clients), {Pooled.name: sum(survey.sizes.values())}
         else:
             sizes = dict(survey.sizes)
         if not callable(given.loss):  # the named losses want class labels
@@ -124,8 +124,8 @@ class Run:
         self.device = device
         self.plan.net.to(device)
         self.sizes = sizes
-        self.federation = Store(clients, device)
-        self.audience = self.federation if not self.plan.pool else Store(self.clients, device)
+        self.audience = Store(clients, device, survey.roles, survey.splits)
+        self.federation = Store(pooled, device, {Pooled.name: "train"}) if self.plan.pool else self.audience
         self.engine, self.engine_reason = dispatch.choose(
             given.engine, self.plan, x.to(device), y.to(device), self.loss, len(sizes), given.batch_size, given.stack
         )
@@ -315,7 +315,8 @@ def simulate(
     """Federated training of `model` by `method` on `clients`, in this process.
 
     `settings` are those of `normfed.settings.Settings`: rounds, epochs or steps, batch_size, lr, … The model is
-    copied; its own weights are the start. Every problem with the input is raised at once, before any work.
+    copied; its own weights are the start. Every problem with the input is raised at once, before any work. `on_round` is
+    called with each row of the history as it comes.
     """
     run = Run(model, clients, method, **settings)
     while not run.done:

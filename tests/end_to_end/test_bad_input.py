@@ -170,6 +170,16 @@ def test_a_server_optimizer_wants_a_rate():
                 make(lr=lr)
 
 
+def test_where_no_client_has_samples_that_is_said_beside_the_reasons():
+    bare = {name: client.train for name, client in toy_federation((4, 4)).items()}
+    assert refused(clients=bare) == (
+        "client 'a' must be ClientData(train=(x, y), …), not tuple",
+        "client 'b' must be ClientData(train=(x, y), …), not tuple",
+        "no client has training samples to try the model on",
+    )
+    assert refused(clients={}) == ("clients must be a non-empty mapping from name to ClientData, with samples",)
+
+
 def test_a_method_must_be_made_by_its_factory():
     said = "method must be made by a factory of normfed.methods, fedbn() for one, not "
     assert refused(method="fedbn") == (f"{said}str; normfed.expression.parse reads text",)
