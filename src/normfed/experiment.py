@@ -315,8 +315,8 @@ def simulate(
     """Federated training of `model` by `method` on `clients`, in this process.
 
     `settings` are those of `normfed.settings.Settings`: rounds, epochs or steps, batch_size, lr, … The model is
-    copied; its own weights are the start. Every problem with the input is raised at once, before any work. `on_round` is
-    called with each row of the history as it comes.
+    copied; its own weights are the start. Every problem with the input is raised at once, before any work.
+    `on_round` is called with each row of the history as it comes.
     """
     run = Run(model, clients, method, **settings)
     while not run.done:
