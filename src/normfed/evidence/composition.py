@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from collections.abc import Mapping
@@ -44,6 +45,7 @@ def in_general(reason: str, one: str, other: str) -> str:
     )
 
 
+@functools.cache
 def composition() -> tuple[dict[str, dict[str, list[str]]], int]:
     """Method -> reason in general -> the methods it is refused with for that; and how many pairs compose."""
     refused: dict[str, dict[str, list[str]]] = {name: {} for name in METHODS}
