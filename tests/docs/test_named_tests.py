@@ -22,3 +22,9 @@ def test_what_a_page_names_exists(page):
     paths = re.findall(r"`((?:tests|src|examples|docs)/[\w./-]+)`", text)
     lost += [path for path in paths if not (ROOT / path).exists() and "softbn" not in path]
     assert not lost, lost
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES], ids=lambda page: page.name)
+def test_a_page_names_no_place_on_a_machine(page):
+    found = re.findall(r"(?<![\w.<>])/(?:work|home|tmp|root|usr|mnt|Users)/\S*", page.read_text())
+    assert not found, found
