@@ -94,6 +94,7 @@ def test_a_zip_becomes_a_dataset_that_checks_out(normfed, tmp_path):
     ("arguments", "said"),
     [
         (["fetch", "vlsc"], "unknown dataset 'vlsc'; did you mean 'vlcs'?; or the path of your own data"),
+        (["fetch", "embedded"], "embedded needs no files: it is made where it is used"),
         (["fetch", "vlcs", "--from", "none.zip"], "there is no file or folder 'none.zip'"),
         (["fetch", "vlcs", "--from", "text"], "text: a folder or a .zip was expected; unpack other archives first"),
         (["fetch", "abide", "--from", "text"], "abide is arrays, not images:"),
@@ -131,6 +132,11 @@ def test_a_terminal_sees_how_far_it_is(normfed, tmp_path, monkeypatch):
 
 
 # ------------------------------------------------------------------------------------------------------- check and show
+
+
+def test_what_is_made_is_checked_too(normfed, tmp_path):
+    code, out, err = normfed("data", "check", "embedded")
+    assert code == 0 and not err and out.splitlines()[1].split()[:2] == ["ink/train", "100"]
 
 
 def test_a_check_prints_the_counts_and_ends_with_2_on_problems(normfed, tmp_path):

@@ -121,7 +121,8 @@ DATASETS: dict[str, Dataset] = _datasets(
         256, spelt={"laptop_computer": "laptop"},
         obtain=(
             "Download office_caltech_10_dataset.zip from Jemary/FedBN_Dataset on the Hugging Face hub,",
-            "or Gong's images as <domain>/<class>/<image>, in a folder or a .zip;",
+            "or Gong's images as <domain>/<class>/<image>, in a folder or a .zip; the archive's lists of training",
+            "and test images are pickles, which normfed does not open: a fifth is held out by key instead;",
             "then: normfed data fetch office_caltech10 --from FILE",
         ),
         licence="Caltech-256 CC BY 4.0; Office-31: none stated",

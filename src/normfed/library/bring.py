@@ -16,11 +16,11 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from normfed.data import files, images
-from normfed.data.catalogue import Dataset, find
+from normfed.data.catalogue import Dataset
 from normfed.data.source import SPLITS, WHOLE
 from normfed.errors import Refused
 from normfed.library.fetch import Fetched, OnRows
-from normfed.library.shelf import Drafts, Shelf
+from normfed.library.shelf import Drafts, Shelf, dataset_of
 
 PICKLES = (".pkl", ".pickle", ".pt", ".pth")
 FAULTS = (*images.FAULTS, zipfile.BadZipFile, zlib.error)
@@ -51,7 +51,7 @@ def bring(
 ) -> Fetched:  # fmt: skip
     """Puts the images of a folder or an archive where they are looked for: all, or none where anything is wrong with
     any. Nothing is unpickled, ever."""
-    dataset = find(name)
+    dataset = dataset_of(name)
     if not dataset.side:
         raise Refused(f"{name} is arrays, not images:", *(f"  {line}" for line in dataset.obtain))
     archive, shelf = _archive(path), Shelf(dataset, root)

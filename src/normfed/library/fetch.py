@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from normfed.data.catalogue import Dataset, Home, find
+from normfed.data.catalogue import Dataset, Home
 from normfed.errors import Problems, Refused
-from normfed.library.shelf import Drafts, Shelf
+from normfed.library.shelf import Drafts, Shelf, dataset_of
 from normfed.runs import disk
 
 Load = Callable[[str, str | None, str], Any]  # (id, config, split) -> a `datasets.Dataset`
@@ -54,7 +54,7 @@ def fetch(
 ) -> Fetched:  # fmt: skip
     """Gets a dataset; what is whole already stays. A home that fails does not keep the others from being fetched; what
     failed is said in the end."""
-    dataset = find(name)
+    dataset = dataset_of(name)
     if not dataset.homes:
         raise Refused(f"{name} has no home on the hub. To obtain it:", *(f"  {line}" for line in dataset.obtain))
     shelf, problems = Shelf(dataset, root), Problems()

@@ -16,12 +16,19 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from normfed.data import cache
-from normfed.data.catalogue import Dataset, root_of
+from normfed.data import MADE, cache
+from normfed.data.catalogue import Dataset, find, root_of
 from normfed.errors import Refused
 from normfed.runs import disk
 
 MANIFEST = "manifest.json"
+
+
+def dataset_of(name: str) -> Dataset:
+    """A dataset that has files."""
+    if name in MADE:
+        raise Refused(f"{name} needs no files: it is made where it is used")
+    return find(name)
 
 
 class Shelf:
