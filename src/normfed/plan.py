@@ -93,7 +93,7 @@ def build(method: Expression, model: nn.Module, x: Tensor, seed: int = 0, prepar
     if not isinstance(method, Expression):
         hint = "; call it" if callable(method) else "; normfed.expression.parse reads text" * isinstance(method, str)
         kind = type(method).__name__
-        raise Refused(f"method must be made by a factory of normfed.methods, fedbn() for one, not {kind}{hint}")
+        raise Refused(f"method must be what a factory of normfed.methods returns, not {kind}{hint}")
     if not isinstance(model, nn.Module):
         raise Refused(f"model must be a torch.nn.Module, not {getattr(model, '__name__', type(model).__name__)}")
     switches = tuple({s.name: s for s in method.switches()}.values())

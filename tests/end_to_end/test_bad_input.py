@@ -181,7 +181,7 @@ def test_where_no_client_has_samples_that_is_said_beside_the_reasons():
 
 
 def test_a_method_must_be_made_by_its_factory():
-    said = "method must be made by a factory of normfed.methods, fedbn() for one, not "
+    said = "method must be what a factory of normfed.methods returns, not "
     assert refused(method="fedbn") == (f"{said}str; normfed.expression.parse reads text",)
     assert refused(method=nf.methods.fedbn) == (f"{said}function; call it",)
     with pytest.raises(TypeError, match=r"put together with \|"):
