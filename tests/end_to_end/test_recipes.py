@@ -24,7 +24,7 @@ SAMPLE = [  # one of each kind: every method family, dataset layout, way of deal
     "fedbn/table11/fedprox", "fedbn/table1-abide/fedbn", "fedbn/table1-office/fedavg", "fedbn/table17/fedbn",
     "fedbn/appendix-f/fedbn", "fedwon/table12/fedwon", "fedwon/table16/fedwon", "fedwon/table11/fedbn",
     "fedtan/table1/fedtan-noniid", "fedtan/figure12/m1000", "greg/table7-pacs/fedplvm-greg", "greg/table2/vlcs-hbn",
-    "greg/table3-pacs/fedfa-greg-sketch", "greg/figure3/greg",
+    "greg/table3-pacs/fedfa-greg-sketch", "greg/figure3/greg", "greg/table4/levit-pacs-greg",
 ]  # fmt: skip
 
 

@@ -140,7 +140,7 @@ def _of(scores: Mapping[str, float | None], client: str, dataset: str) -> list[f
 
 def reasons(row: Recipe, config: Config, root: Path | None = None) -> list[str]:
     """Why a run's numbers cannot be held against the paper's; none where they can."""
-    full, short = (changes(config, resolve(row, quick=quick)) for quick in (False, True))
+    full, short = (changes(config, written(row, quick)) for quick in (False, True))
     quick = bool(full) and len(short) < len(full)
     found = [SHORT_FORM] if quick else []
     if not row.compares:
@@ -148,6 +148,12 @@ def reasons(row: Recipe, config: Config, root: Path | None = None) -> list[str]:
     whose = "the short form's" if quick else "the recipe's"
     found += [f"{key} is {config.get(key)!r}, {whose} {was!r}" for key, was in (short if quick else full).items()]
     return found + differences(config["data"].partition("(")[0], root)
+
+
+def written(row: Recipe, quick: bool) -> Config:
+    """A row's config. Its network is not looked for: the extra that has it is not needed to compare."""
+    model = {**row.keys, **(row.quick if quick else {})}["model"]
+    return {**resolve(row, {"model": "mnist_mlp"}, quick), "model": model}
 
 
 def changes(config: Config, recipe: Config) -> dict[str, Any]:
@@ -158,7 +164,7 @@ def changes(config: Config, recipe: Config) -> dict[str, Any]:
 
 def row_for(table: Recipe, config: Config, rows: Sequence[Recipe]) -> Recipe:
     """The line of a table that a run is nearest to: of its method, and with the fewest changes."""
-    same = [row for row in rows if resolve(row)["method"] == config["method"]]
+    same = [row for row in rows if written(row, False)["method"] == config["method"]]
     if not same:
         raise Refused(f"recipe '{table.name}' has no row of method {config['method']}")
-    return min(same, key=lambda row: min(len(changes(config, resolve(row, quick=q))) for q in (False, True)))
+    return min(same, key=lambda row: min(len(changes(config, written(row, q))) for q in (False, True)))
