@@ -47,8 +47,12 @@ class Problems:
             raise Refused(*dict.fromkeys(self.found))
 
 
+MANY = 40  # choices; more are not a help but a wall
+
+
 def nearest(wrong: str, choices: Iterable[str]) -> str:
-    """`did you mean …` for a mistyped name, or the whole choice where nothing is near."""
+    """`did you mean …` for a mistyped name, or the whole choice where nothing is near, or its beginning where it is
+    too much."""
     known = sorted(choices)
 
     def likeness(choice: str) -> float:
@@ -56,5 +60,6 @@ def nearest(wrong: str, choices: Iterable[str]) -> str:
 
     best = max(map(likeness, known), default=0.0)
     if best < 0.5:
-        return f"choose from: {', '.join(known)}"
+        more = f", … ({len(known)} in all)" if len(known) > MANY else ""
+        return f"choose from: {', '.join(known[:8] if more else known)}{more}"
     return f"did you mean {' or '.join(repr(choice) for choice in known if likeness(choice) == best)}?"

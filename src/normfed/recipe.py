@@ -137,6 +137,8 @@ def find(name: str) -> Recipe:
             return read(Path(name).read_text(encoding="utf-8"), name)
         except (OSError, UnicodeDecodeError) as error:
             raise Refused(f"recipe '{name}' cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if Path(name).is_dir():
+        raise Refused(f"'{name}' is a folder, not a recipe; to train on it: normfed run RECIPE --set data={name}")
     raise Refused(f"unknown recipe '{name}'; {nearest(name, known)}; or the path of a .toml file")
 
 

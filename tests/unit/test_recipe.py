@@ -67,6 +67,12 @@ def test_by_path(tmp_path):
     path.write_text(TABLE)
     assert recipe.find(str(path)).paper == "FedBN"
     assert "cannot be read: No such file" in refused(recipe.find, str(tmp_path / "none.toml"))[0]
+    (said,) = refused(recipe.find, "xyzzy")
+    assert said.startswith("unknown recipe 'xyzzy'; choose from: demo, ") and "… (" in said and len(said) < 300
+    (tmp_path / "photos").mkdir()
+    assert refused(recipe.find, str(tmp_path / "photos"))[0].endswith(
+        f"is a folder, not a recipe; to train on it: normfed run RECIPE --set data={tmp_path / 'photos'}"
+    )
     assert refused(recipe.find, "dmo") == ("unknown recipe 'dmo'; did you mean 'demo'?; or the path of a .toml file",)
 
 
