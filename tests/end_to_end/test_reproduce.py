@@ -115,7 +115,7 @@ def test_counted_tables_agree_at_once(tmp_path):
         assert {row["verdict"] for row in table["rows"]} == {"agrees"}
         assert all(row["ours"] == row["paper"] and row["ours"] for row in table["rows"])
     timed = normfed("reproduce", "greg/table10", cwd=tmp_path)
-    assert "ours come from: normfed bench" in timed.out and not (tmp_path / "runs").exists()
+    assert "ours come from: python -m normfed.evidence.cost" in timed.out and not (tmp_path / "runs").exists()
 
 
 def test_lines_that_cannot_run_are_skipped_loudly(tmp_path):
