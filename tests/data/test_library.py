@@ -4,10 +4,12 @@ import errno
 import json
 import os
 import pickle
+import re
 import shutil
 import subprocess
 import sys
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -365,11 +367,22 @@ def test_everything_wrong_with_an_archive_is_said_and_nothing_is_written(tmp_pat
     assert not (tmp_path / "data").exists()
 
 
-def test_what_is_there_is_not_written_over(tmp_path):
-    made = photos(tmp_path / "VLCS", "vlcs")
-    bring("vlcs", made, tmp_path / "data")
-    said = refused(bring, "vlcs", made, tmp_path / "data")
+def test_cut_off_it_goes_on_and_what_others_wrote_is_not_written_over(tmp_path):
+    made, root = photos(tmp_path / "VLCS", "vlcs"), tmp_path / "data"
+    bring("vlcs", made, root)
+    before = {name: (root / "vlcs" / name).read_bytes() for name in files_in(root / "vlcs")}
+    (root / "vlcs/sun09/all.parquet").unlink()
+    again = bring("vlcs", made, root)
+    assert set(again.written) == {"sun09/all.parquet"} and len(again.kept) == 3
+    assert {name: (root / "vlcs" / name).read_bytes() for name in files_in(root / "vlcs")} == before
+    more = made / "Voc2007/Dog/more.png"
+    Image.fromarray(pictures(1, 8, 3, 99)[0]).save(more)
+    assert bring("vlcs", made, root).written == {"voc2007/all.parquet": 11}
+    more.unlink()
+    bring("vlcs", made, root)
+    said = refused(bring, "vlcs", zipped(made, tmp_path / "other.zip"), root)
     assert len(said) == 4 and said[0].endswith("vlcs/caltech101/all.parquet is there already; move it away first")
+    assert {name: (root / "vlcs" / name).read_bytes() for name in files_in(root / "vlcs")} == before
 
 
 @pytest.mark.parametrize("damage", ["missing", "not a zip", "cut", "password", "empty"])
@@ -478,3 +491,10 @@ def test_a_damaged_manifest_is_refused(tmp_path):
     assert refused(check, "pacs", tmp_path)[0].endswith("manifest.json is damaged: it lists no files")
     (tmp_path / "pacs" / shelf.MANIFEST).write_text("{")
     assert "manifest.json is damaged" in refused(check, "pacs", tmp_path)[0]
+
+
+def test_only_fetch_knows_the_hub():
+    """Training never downloads: what trains cannot reach the library, and nothing else imports `datasets`."""
+    source = Path(nf.__file__).parent
+    users = [p for p in source.rglob("*.py") if re.search(r"^\s*(import|from) datasets", p.read_text(), re.M)]
+    assert [p.relative_to(source).as_posix() for p in users] == ["library/fetch.py"]

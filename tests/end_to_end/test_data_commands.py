@@ -15,7 +15,7 @@ from PIL import Image
 
 from normfed.cli import main
 from normfed.data import DATASETS, MADE
-from normfed.library import sheet
+from normfed.library import sheet, shelf
 
 from files import pictures, write_dataset
 
@@ -120,6 +120,26 @@ def test_bad_input_ends_with_2_and_a_line_and_nothing_is_written(normfed, tmp_pa
     code, out, err = normfed("data", *arguments)
     assert code == 2 and not out and err.startswith(f"normfed: {said}")
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_an_interrupt_ends_with_130_and_leaves_no_half_file(normfed, tmp_path, monkeypatch):
+    add, calls = shelf.Drafts.add, []
+
+    def cut(self, *arguments):
+        add(self, *arguments)
+        calls.append(list((tmp_path / "data").rglob("*.part")))
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+
+    for domain in DATASETS["vlcs"].domains:
+        for label in DATASETS["vlcs"].classes:
+            (tmp_path / "VLCS" / domain / label).mkdir(parents=True)
+            Image.fromarray(pictures(1, 8, 3)[0]).save(tmp_path / "VLCS" / domain / label / "1.png")
+    monkeypatch.setattr(shelf.Drafts, "add", cut)
+    code, out, _ = normfed("data", "fetch", "vlcs", "--from", "VLCS")
+    assert code == 130 and not out and all(len(parts) == 1 for parts in calls)
+    names = sorted(p.name for p in (tmp_path / "data").rglob("*") if p.is_file())
+    assert names == ["all.parquet", "manifest.json"]  # the first domain is whole
 
 
 def test_a_terminal_sees_how_far_it_is(normfed, tmp_path, monkeypatch):

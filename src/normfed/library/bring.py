@@ -9,7 +9,7 @@ import os
 import warnings
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -56,13 +56,19 @@ def bring(
         raise Refused(f"{name} is arrays, not images:", *(f"  {line}" for line in dataset.obtain))
     archive, shelf = _archive(path), Shelf(dataset, root)
     members = _members(dataset, archive)
-    _check(archive, members, shelf, on_rows)
+    found = Fetched(shelf.folder)
+    files_of: dict[tuple[str, str], list[Member]] = {}
+    for member in members:
+        files_of.setdefault((member.domain, member.split), []).append(member)
+    for key, mine in list(files_of.items()):
+        entry = shelf.entries.get(shelf.name(*key), {})
+        if shelf.whole(*key) and (entry["from"], entry["samples"]) == (str(path), len(mine)):  # it goes on from here
+            found.kept[shelf.name(*key)] = len(files_of.pop(key))
+    _check(archive, files_of, shelf, on_rows)
     known = dataset.classes if dataset.classes and not dataset.choose else ()
     names = known or tuple(sorted({member.label for member in members}))
-    found = Fetched(shelf.folder)
     with shelf.mine():
-        for domain, split in dict.fromkeys((member.domain, member.split) for member in members):
-            mine = [member for member in members if (member.domain, member.split) == (domain, split)]
+        for (domain, split), mine in files_of.items():
             mine.sort(key=lambda member: names.index(member.label))  # stable: by class, then by name
             with Drafts(shelf, split, names, str(path)) as drafts:
                 for start in range(0, len(mine), AT_ONCE):
@@ -132,13 +138,18 @@ def _say_pickles(archive: Archive, images_too: bool) -> None:
     warnings.warn(f"{text}; only the images are taken", stacklevel=4)
 
 
-def _check(archive: Archive, members: list[Member], shelf: Shelf, on_rows: OnRows) -> None:
+def _check(
+    archive: Archive, files_of: Mapping[tuple[str, str], list[Member]], shelf: Shelf, on_rows: OnRows
+) -> None:  # fmt: skip
     """Nothing is in the way, and every image decodes."""
+    ours = [name for name, entry in shelf.entries.items() if entry["from"] == str(archive.path)]
     problems = [
         f"{shelf.folder / other} is there already; move it away first"
-        for domain in dict.fromkeys(member.domain for member in members)
+        for domain in dict.fromkeys(domain for domain, _ in files_of)
         for other in shelf.others(domain, ())
+        if other not in ours
     ]
+    members = [member for mine in files_of.values() for member in mine]
     for done, member in enumerate(members, 1):
         try:
             files.decode(archive.read(member.name), 3, 1)
