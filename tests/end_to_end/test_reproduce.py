@@ -83,6 +83,39 @@ def test_the_list_of_tables_knows_what_has_run(played, tmp_path):
     assert len(states) == len(recipe.tables())
 
 
+def test_the_list_of_tables_is_printed(played, tmp_path):
+    home, _ = played
+    arguments = ["reproduce", "--out", str(home / "runs/reproduce"), "--data", str(tmp_path)]
+    lines = normfed(*arguments, cwd=tmp_path).out.splitlines()
+    assert lines[0].split() == ["table", "in", "the", "paper", "short", "form", "in", "full"]
+    (line,) = [line for line in lines if line.startswith("fedbn/appendix-f ")]
+    assert line.split("  ")[-1].strip() == "ran: 2 of 2 rows, agrees 0"
+    rows = json.loads(normfed(*arguments, "--json", cwd=tmp_path).out)["tables"]
+    assert [row["name"] for row in rows] == [table.name for table in recipe.tables()] and len(lines) == len(rows) + 1
+
+
+def test_another_place_and_a_device(tmp_path):
+    done = normfed(
+        "reproduce",
+        "fedbn/toy-cosine",
+        *TINY,
+        "--seeds",
+        "3",
+        "--jobs",
+        "1",
+        "--out",
+        "here",
+        "--device",
+        "cpu",
+        cwd=tmp_path,
+    )
+    assert done.code == 0 and "1 seed, 2 rounds" in done.out and not (tmp_path / "runs").exists()
+    result = json.loads((tmp_path / "here/full/fedbn/toy-cosine/fedbn/result.json").read_text())
+    assert (result["device"], result["seeds"]) == ("cpu", [3])
+    refused = normfed("reproduce", "fedbn/toy-cosine", "--device", "gpu", cwd=tmp_path)
+    assert refused.code == 2 and "gpu" in refused.err
+
+
 def test_finished_runs_are_set_beside_the_paper(played, tmp_path):
     home, done = played
     ours = json.loads(done.out)["tables"][0]["rows"]
