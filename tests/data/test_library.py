@@ -127,9 +127,19 @@ def test_class_names_of_the_hub_go_before_ours_in_its_order_and_our_spelling(tmp
 def test_the_real_loader_reads_the_hub_s_format(tmp_path, monkeypatch):
     """`hub` itself, on a repository in a folder."""
     source = Hub(tmp_path / "hub", "mnist")
-    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     table = hub(str(source.path("ylecun/mnist", None)), None, "train")
     assert len(table) == 30 and table.column_names == ["image", "label"]
+
+
+def test_datasets_reads_what_was_written(tmp_path):
+    fetch("pacs", tmp_path / "data", Hub(tmp_path / "hub", "pacs"))
+    bring("vlcs", photos(tmp_path / "VLCS", "vlcs"), tmp_path / "data")
+    for name, domain in (("pacs", "photo"), ("vlcs", "sun09")):
+        path = tmp_path / "data" / name / domain / "all.parquet"
+        table = datasets.Dataset.from_parquet(str(path), cache_dir=str(tmp_path / "read"))
+        assert tuple(table.features["label"].names) == DATASETS[name].classes
+        assert isinstance(table.features["image"], datasets.Image) and table[0]["image"].size == (8, 8)
 
 
 def test_what_is_whole_stays_and_what_was_damaged_is_written_again(tmp_path):
