@@ -109,7 +109,9 @@ def test_another_place_and_a_device(tmp_path):
         "cpu",
         cwd=tmp_path,
     )
-    assert done.code == 0 and "1 seed, 2 rounds" in done.out and not (tmp_path / "runs").exists()
+    assert (
+        done.code == 0 and "1 seed, 2 rounds" in done.out and "±" not in done.out and not (tmp_path / "runs").exists()
+    )
     result = json.loads((tmp_path / "here/full/fedbn/toy-cosine/fedbn/result.json").read_text())
     assert (result["device"], result["seeds"]) == ("cpu", [3])
     refused = normfed("reproduce", "fedbn/toy-cosine", "--device", "gpu", cwd=tmp_path)
@@ -123,6 +125,8 @@ def test_finished_runs_are_set_beside_the_paper(played, tmp_path):
     assert table["form"] == "runs" and table["rows"] == ours
     one = normfed("reproduce", str(home / "runs/reproduce/full/fedbn/appendix-f/fedavg"), cwd=tmp_path)
     assert one.code == 0 and "from finished runs" in one.out and "FedBN " not in one.out
+    mean, std = (ours[0]["ours"]["average"][key] for key in ("mean", "std"))
+    assert f"{mean:.1f} ± {std:.1f}" in one.out
     compared = normfed(
         "compare",
         "fedbn/appendix-f",

@@ -24,24 +24,25 @@ def grid(document: Document) -> tuple[list[str], list[list[str]]]:
     found = []
     for row in rows:
         mean = row["average"].get(AVERAGE, {})
+        several = len(row.get("seeds", ())) != 1
         paper = [_number(row["paper"].get(c), document["unit"]) for c in columns]
-        ours = [_number(row["ours"].get(c), document["unit"]) for c in columns]
+        ours = [_number(row["ours"].get(c), document["unit"], several) for c in columns]
         if averaged:
             given = mean.get("paper")
             paper.append(_number(None if given is None else {"mean": given, "std": None}, document["unit"]))
-            ours.append(_number(mean.get("ours"), document["unit"]))
+            ours.append(_number(mean.get("ours"), document["unit"], several))
         found.append([row["label"], "paper", *paper, "", "", ""])
         found.append(["", "ours", *ours, _signed(mean.get("difference")), row["verdict"], _facts(row)])
     return header, found
 
 
-def _number(value: Mapping[str, float | None] | None, unit: str) -> str:
-    """65.2 ± 1.1 in percent; what is counted, with the digits it is printed with."""
+def _number(value: Mapping[str, float | None] | None, unit: str, several: bool = True) -> str:
+    """65.2 ± 1.1 in percent, 65.2 of one seed; what is counted, with the digits it is printed with."""
     if value is None or value["mean"] is None:
         return "–"
     if unit != "percent":
         return f"{value['mean']:g}"
-    return f"{value['mean']:.1f}" + (f" ± {value['std']:.1f}" if value["std"] is not None else "")
+    return f"{value['mean']:.1f}" + (f" ± {value['std']:.1f}" if several and value["std"] is not None else "")
 
 
 def _signed(gap: float | None) -> str:
