@@ -1,6 +1,7 @@
 """The page on writing a method, done: its file and its one line put into a copy of the package, its commands run."""
 
 import filecmp
+import inspect
 import os
 import re
 import shutil
@@ -11,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from normfed import client, server
 from normfed.expression import parse
-from normfed.method import Method
+from normfed.method import Beginning, Method
 from normfed.methods import METHODS
 
 ROOT = Path(__file__).parents[2]
@@ -87,7 +89,8 @@ def test_the_file_is_as_long_as_the_title_says():
 
 
 def test_the_table_has_every_axis_with_a_method_that_sets_it():
-    rows = re.findall(r"^\| `(\w+)` \|.*\| ([^|]+) \|$", PAGE, re.M)
+    axes = PAGE.partition("## All axes")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `(\w+)` \|.*\| ([^|]+) \|$", axes, re.M)
     usual = {f.name: f.default for f in fields(Method) if f.name not in ("name", "calls")}
     assert [axis for axis, _ in rows] == list(usual), "in the order of the record"
     for axis, example in rows:
@@ -98,3 +101,15 @@ def test_the_table_has_every_axis_with_a_method_that_sets_it():
         else:
             users = [n for n in METHODS if any(a.task is not None for a in parse(n).atoms({}))]
             assert axis == "task" and not users, f"{users} could be named as an example of {axis}"
+
+
+def test_what_a_piece_is_handed_is_there():
+    handed = PAGE.partition("## What a piece is handed")[2]
+    for contexts, said in re.findall(r"^\| (`[A-Z].*?) \| .*? \| (.*) \|$", handed, re.M):
+        names = re.findall(r"`(\w+)(?:\(\))?`", said)
+        assert names
+        for context in re.findall(r"`([A-Z]\w+)`", contexts):
+            kind = Beginning if context == "Beginning" else getattr(client, context, None) or getattr(server, context)
+            source = "".join(inspect.getsource(base) for base in kind.__mro__ if base.__module__.startswith("normfed"))
+            lost = [n for n in names if not re.search(rf"self\.{n}\b|def {n}\b|self\.\w+, self\.{n}\b|^    {n}:", source, re.M)]  # fmt: skip
+            assert not lost, (context, lost)
