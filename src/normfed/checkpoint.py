@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
@@ -31,6 +32,11 @@ def _flatten(value: Any, tensors: list[Tensor]) -> Any:
         tensors.append(value)
         return len(tensors) - 1
     return {name: _flatten(part, tensors) for name, part in value.items()}
+
+
+def _real(tensor: Tensor) -> Tensor:
+    """A complex tensor as pairs of numbers: safetensors knows no complex128."""
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
 def _restore(shape: Any, tensors: Mapping[str, Tensor]) -> Any:
@@ -53,10 +59,11 @@ def to_bytes(state: RunState, extra: Mapping[str, Any] | None = None) -> bytes:
             name: {"kept": _flatten(c.kept, tensors), "slots": _flatten(c.slots, tensors)}
             for name, c in state.clients.items()
         },
+        "complex": [i for i, tensor in enumerate(tensors) if tensor.is_complex()],
         "extra": extra,
     }
     # A tensor of its own for each entry: safetensors refuses shared storage.
-    plain = {str(i): tensor.detach().cpu().contiguous().clone() for i, tensor in enumerate(tensors)}
+    plain = {str(i): _real(tensor.detach().cpu()).contiguous().clone() for i, tensor in enumerate(tensors)}
     data = save_tensors(plain, metadata={"normfed": json.dumps(document)})
     return _with_seal(data, hashlib.sha256(data).hexdigest())
 
@@ -93,6 +100,7 @@ def from_bytes(data: bytes) -> tuple[RunState, Any]:
         length = int.from_bytes(data[:8], "little")
         document = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["normfed"])
         tensors = load_tensors(data)
+        tensors |= {str(i): torch.view_as_complex(tensors[str(i)]) for i in document.get("complex", ())}
         if document["format"] != FORMAT:
             raise Refused(f"a run saved in format '{document['format']}', this version reads '{FORMAT}'")
         state = RunState(

@@ -234,10 +234,8 @@ class Program:
     def begin(self, seat: Seat) -> Carry:
         params, rest = self.net.split(self.start(seat))
         params = {name: tensor.clone() for name, tensor in params.items()}
-        first = next(iter(params.values()))
-        return Carry(
-            params, rest, self.optimizer.start(params), torch.zeros((), dtype=first.dtype, device=first.device)
-        )
+        device = next(iter(params.values())).device
+        return Carry(params, rest, self.optimizer.start(params), torch.zeros((), dtype=self.net.dtype, device=device))
 
     def forward_pass(
         self, seat: Seat, norm: Mode, step: Any, cohort: Cohort | None, fresh: int = 0, emit: bool = True

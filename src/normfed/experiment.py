@@ -109,10 +109,7 @@ class Run:
         given = self.settings
         self.loss = given.loss_function
         x, y = checks.first_samples(clients)
-        if self.plan.pool:
-            pooled, sizes = Pooled(clients), {Pooled.name: sum(survey.sizes.values())}
-        else:
-            sizes = dict(survey.sizes)
+        sizes = {Pooled.name: sum(survey.sizes.values())} if self.plan.pool else dict(survey.sizes)
         if not callable(given.loss):  # the named losses want class labels
             problems.found += checks.check_labels(survey, self.plan.facts.classes)
         problems.found += given.check_weighting(survey.sizes)
@@ -125,7 +122,7 @@ class Run:
         self.plan.net.to(device)
         self.sizes = sizes
         self.audience = Store(clients, device, survey.roles, survey.splits)
-        self.federation = Store(pooled, device, {Pooled.name: "train"}) if self.plan.pool else self.audience
+        self.federation = Store(Pooled(clients), device, {Pooled.name: "train"}) if self.plan.pool else self.audience
         self.engine, self.engine_reason = dispatch.choose(
             given.engine, self.plan, x.to(device), y.to(device), self.loss, len(sizes), given.batch_size, given.stack
         )

@@ -84,7 +84,7 @@ def add_parameter(model: nn.Module, name: str, value: float, per_channel: bool =
             f"it gives BatchNorm layers a parameter and the model has none; it has {census(norm_layers(model))}"
         )
     for layer in layers.values():
-        like = next(layer.buffers(), torch.zeros(()))
+        like = next(layer.parameters(), next(model.parameters()))
         shape = (layer.num_features,) if per_channel else ()
         tensor = torch.full(shape, value, dtype=like.dtype, device=like.device)
         layer.register_parameter(name, nn.Parameter(tensor))

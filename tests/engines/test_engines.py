@@ -278,3 +278,41 @@ def test_a_client_without_a_test_set_is_trained_and_not_scored():
     clients["b"] = ClientData(train=clients["b"].train)
     result = nf.simulate(seeded(ResidualNet), clients, m.fedavg(), rounds=1)
     assert set(result.history[0]["test_accuracy"]) == {"a", "c"} and set(result.client_states) == set(clients)
+
+
+class Complex(ResidualNet):
+    def __init__(self):
+        super().__init__()
+        self.turn = nn.Parameter(torch.polar(torch.ones(6), torch.arange(6.0)).to(torch.complex128))
+        self.register_buffer("still", torch.ones(6, dtype=torch.complex128))
+
+    def forward(self, x):
+        return super().forward(x) + (self.turn * self.still).real.sum()
+
+
+def test_complex_entries():
+    """Averaged, trained, saved and read back; and the loss is a real number."""
+    clients, settings = toy_federation(), {"rounds": 3, "batch_size": 4, "lr": 0.05}
+    torch.manual_seed(0)
+    model = Complex()
+    for p in (p for p in (*model.parameters(), *model.buffers()) if p.is_floating_point()):
+        p.data = p.data.double()
+    a, b = (nf.simulate(model, clients, m.fedavg(), engine=e, **settings) for e in ("serial", "stacked"))
+    assert max((a.global_state[n] - t).abs().max() for n, t in b.global_state.items()) < TOLERANCE
+    run = nf.Run(model, clients, m.fedavg(), engine="serial", **settings)
+    run.play()
+    again = nf.Run(model, clients, m.fedavg(), engine="serial", resume=run.save(), **settings)
+    while not again.done:
+        again.play()
+    assert all(torch.equal(again.result().global_state[n], t) for n, t in a.global_state.items())
+
+
+def test_a_norm_layer_without_anything_gets_parameters_of_the_models_type():
+    def net():
+        return nn.Sequential(
+            nn.Linear(6, 5), nn.BatchNorm1d(5, affine=False, track_running_stats=False), nn.BatchNorm1d(5), nn.Linear(5, 4)
+        )  # fmt: skip
+
+    a, b = both(net, toy_federation((8, 9), shape=(6,)), m.hbn())
+    assert a.global_state["1.distribution_factor"].dtype is torch.float64
+    assert difference(a, b) < TOLERANCE

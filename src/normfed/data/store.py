@@ -59,10 +59,16 @@ ROLES = ("train", "evaluate", "unseen")
 
 class Store:
     """Clients by name, their tensors on the run's device. A plain dict is kept there whole. Any other mapping is taken
-    to be lazy, a client being loaded when its turn comes and not held, unless it says by `nbytes` that it is small."""
+    to be lazy, a client being loaded when its turn comes and not held, unless it says by `nbytes` that it is small.
 
-    def __init__(self, clients: Mapping[str, ClientData], device: torch.device) -> None:
-        self.roles = {name: clients[name].role for name in clients}
+    What is known of lazy clients need not be asked of them: their `roles`, and the `splits` that each of them has."""
+
+    def __init__(
+        self, clients: Mapping[str, ClientData], device: torch.device, roles: Mapping[str, str] | None = None,
+        splits: Mapping[str, frozenset[str]] | None = None,
+    ) -> None:  # fmt: skip
+        self.roles = dict(roles or {name: clients[name].role for name in clients})
+        self.splits = splits or {}
         self.names = self.of("train")  # those who take part
         self.lazy = not isinstance(clients, dict) and getattr(clients, "nbytes", math.inf) > _room(device)
         self._clients = clients
@@ -74,6 +80,8 @@ class Store:
     def split(self, client: str, which: str) -> Split | None:
         if (client, which) in self._held:
             return self._held[client, which]
+        if which not in self.splits.get(client, (which,)):
+            return None
         pair = self._clients[client].split(which)
         if pair is not None:
             pair = (self._here(pair[0]), pair[1].to(self._device))
@@ -123,6 +131,7 @@ class Pooled(Mapping[str, ClientData]):
 
     def __init__(self, clients: Mapping[str, ClientData]) -> None:
         self._clients = clients
+        self.nbytes = 0 if isinstance(clients, dict) else getattr(clients, "nbytes", math.inf)  # what is held stays so
 
     def __getitem__(self, name: str) -> ClientData:
         if name != self.name:
