@@ -172,6 +172,14 @@ def test_a_fetch_that_is_cut_off_leaves_whole_files_only_and_goes_on(tmp_path):
     assert set(fetch("digits", root, source).kept) == {f"{name}.parquet" for name in written}
 
 
+def test_two_processes_write_one_after_the_other(tmp_path):
+    first, second = (shelf.Shelf(DATASETS["digits"], tmp_path) for _ in range(2))
+    for one, split in ((first, "train"), (second, "test")):
+        with one.mine(), shelf.Drafts(one, split, (), "here") as drafts:
+            drafts.add("usps", [{"bytes": b"x", "path": None}], np.array([0]))
+    assert set(shelf.Shelf(DATASETS["digits"], tmp_path).entries) == {"usps/train.parquet", "usps/test.parquet"}
+
+
 def test_killed_in_the_middle_of_a_file_it_begins_that_file_anew(tmp_path):
     source, root = Hub(tmp_path / "hub", "pacs"), tmp_path / "data"
     (root / "pacs/photo").mkdir(parents=True)
@@ -497,8 +505,17 @@ def test_arrays_are_checked(tmp_path):
 
 def test_a_damaged_manifest_is_refused(tmp_path):
     write_dataset(tmp_path, "pacs")
-    (tmp_path / "pacs" / shelf.MANIFEST).write_text("[]")
-    assert refused(check, "pacs", tmp_path)[0].endswith("manifest.json is damaged: it lists no files")
+    for damage in (
+        "[]",
+        "{}",
+        '{"files": []}',
+        '{"files": {}}',
+        '{"files": {"a": 3}}',
+        '{"files": {"a": {"bytes": 3}}}',
+    ):
+        (tmp_path / "pacs" / shelf.MANIFEST).write_text(damage)
+        said = refused(check, "pacs", tmp_path)[0]
+        assert said.endswith("manifest.json is damaged: it does not say what each file must be"), damage
     (tmp_path / "pacs" / shelf.MANIFEST).write_text("{")
     assert "manifest.json is damaged" in refused(check, "pacs", tmp_path)[0]
 

@@ -22,6 +22,7 @@ from normfed.errors import Refused
 from normfed.runs import disk
 
 MANIFEST = "manifest.json"
+FACTS = {"sha256", "bytes", "samples", "from"}  # about each file
 
 
 def dataset_of(name: str) -> Dataset:
@@ -31,18 +32,27 @@ def dataset_of(name: str) -> Dataset:
     return find(name)
 
 
+def _is_entry(value: Any) -> bool:
+    return isinstance(value, dict) and value.keys() >= FACTS
+
+
 class Shelf:
     """Where a dataset's files lie, or will lie."""
 
     def __init__(self, dataset: Dataset, root: Path | None = None) -> None:
         self.dataset = dataset
         self.folder = root_of(root) / dataset.name
-        self.entries: dict[str, dict[str, Any]] = {}
-        if (self.folder / MANIFEST).exists():
-            document = disk.read_json(self.folder / MANIFEST)
-            if not isinstance(document, dict) or not isinstance(document.get("files"), dict):
-                raise Refused(f"{self.folder / MANIFEST} is damaged: it lists no files")
-            self.entries = document["files"]
+        self.entries = self._read()
+
+    def _read(self) -> dict[str, dict[str, Any]]:
+        path = self.folder / MANIFEST
+        if not path.exists():
+            return {}
+        document = disk.read_json(path)
+        found = document.get("files") if isinstance(document, dict) else None
+        if not isinstance(found, dict) or not found or not all(map(_is_entry, found.values())):
+            raise Refused(f"{path} is damaged: it does not say what each file must be")
+        return found
 
     @contextlib.contextmanager
     def mine(self) -> Iterator[None]:
@@ -50,6 +60,7 @@ class Shelf:
         disk.make_folder(self.folder)
         try:
             with disk.alone(self.folder):
+                self.entries = self._read()  # another process may have written since
                 yield
         finally:
             for folder in (*sorted(p for p in self.folder.iterdir() if p.is_dir()), self.folder):
