@@ -67,11 +67,12 @@ def course(
     if not slices:
         return Course((), skipped=skipped)
     passes = epochs if steps is None else -(-steps // len(slices))
+    passed = epochs if steps is None else passes - 1  # how often the last batch, the short one, was come to
     batches = [Batch(e, i, a, b) for e in range(passes) for i, (a, b) in enumerate(slices)]
     if steps is not None:
         batches = batches[:steps]
     orders = () if key is None else tuple(permutation(fold(key, "shuffle", e), n) for e in range(passes))
-    return Course(tuple(batches), orders, skipped * passes)
+    return Course(tuple(batches), orders, skipped * passed)
 
 
 def full_pass(n: int, batch_size: int, smallest: int) -> Course:

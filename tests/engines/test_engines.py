@@ -57,6 +57,9 @@ def test_skipped_batches_do_not_count_as_steps():
     a, b = both(toy_mlp, toy_federation((9, 8, 5), shape=(6,)), m.fedavg(), steps=4)
     assert difference(a, b) < TOLERANCE
     assert a.global_state["1.num_batches_tracked"] == 3 * 4
+    assert a.history[0]["skipped"] == {"a": 1, "c": 3}  # 4 4 (1) 4 4, and 4 (1) 4 (1) 4 (1) 4
+    one = both(toy_mlp, toy_federation((9, 8, 5), shape=(6,)), m.fedavg(), steps=1)[0]
+    assert one.history[0]["skipped"] == {}  # nobody came to a short one
 
 
 def test_a_mean_loss_counts_every_batch_once():
