@@ -105,6 +105,7 @@ def test_a_killed_worker_is_told_and_resume_goes_on(uncut, tmp_path):
     assert done.code == 0 and contents(folder) == contents(uncut["0,1"])
 
 
+@pytest.mark.full
 def test_a_killed_comparison_goes_on_to_the_same_bytes(tmp_path):
     def compare(out, *more):
         return [
