@@ -279,6 +279,12 @@ def test_every_picture_that_does_not_decode(folder):
     assert "017.png: cannot be decoded" in refused(folder)[0]  # its head is good: found when all is decoded
 
 
+def test_a_picture_too_large_to_be_one_is_not_decoded(folder, monkeypatch):
+    monkeypatch.setattr("PIL.Image.MAX_IMAGE_PIXELS", 17)  # above twice that, Pillow will not
+    found = refused(folder)
+    assert len(found) == len(list(folder.rglob("*.png"))) and "decompression bomb" in found[0]
+
+
 def test_files_that_are_no_pictures_and_sites_without_any(folder):
     (folder / "lyon" / "cat" / "notes.txt").write_text("hm")
     (folder / "lyon" / ".DS_Store").write_text("")

@@ -130,7 +130,7 @@ def _images(path: Path, shape: tuple[int, ...], rows: np.ndarray | None) -> Iter
         if wanted is None or row in wanted:
             try:
                 yield decode(data, *shape[:2])
-            except images.FAULTS as error:
+            except images.decoding_faults() as error:
                 raise Refused(f"{path}, row {row}: the image cannot be decoded: {error}") from None
 
 

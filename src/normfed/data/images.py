@@ -23,7 +23,13 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 GREY = ("1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "I;16N")
-FAULTS = (OSError, SyntaxError, TypeError, ValueError, EOFError)  # what decoders raise on damaged bytes
+
+
+def decoding_faults() -> tuple[type[Exception], ...]:
+    """What decoders raise on damaged bytes, and on a picture so large that it must be an attack."""
+    from PIL import Image as pillow
+
+    return OSError, SyntaxError, TypeError, ValueError, EOFError, pillow.DecompressionBombError
 
 
 def pixels(image: Image, channels: int, size: tuple[int, int]) -> tuple[np.ndarray, int]:
@@ -58,7 +64,7 @@ class Images:
             try:
                 with self.open(i) as image:
                     look(i, image)
-            except FAULTS as error:
+            except decoding_faults() as error:
                 found.append(f"{self.where(i)}: cannot be decoded: {said(error)}")
         return found
 
@@ -120,7 +126,7 @@ def decoded(images: Images, form: Form) -> cache.Decoded:
             try:
                 with images.open(i) as image:
                     yield pixels(image, form.channels, form.size)
-            except FAULTS as error:
+            except decoding_faults() as error:
                 problems.append(f"{images.where(i)}: cannot be decoded: {said(error)}")
                 yield np.zeros(form.shape, np.uint8), 0
         if problems:

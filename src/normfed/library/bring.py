@@ -23,7 +23,6 @@ from normfed.library.fetch import Fetched, OnRows
 from normfed.library.shelf import Drafts, Shelf, dataset_of
 
 PICKLES = (".pkl", ".pickle", ".pt", ".pth")
-FAULTS = (*images.FAULTS, zipfile.BadZipFile, zlib.error)
 AT_ONCE = 256
 
 
@@ -153,7 +152,7 @@ def _check(
     for done, member in enumerate(members, 1):
         try:
             files.decode(archive.read(member.name), 3, 1)
-        except FAULTS as error:
+        except (*images.decoding_faults(), zipfile.BadZipFile, zlib.error) as error:
             problems.append(f"{archive.path}: {member.name}: cannot be decoded: {images.said(error)}")
         on_rows(archive.path.name, done, len(members))
     if problems:

@@ -134,7 +134,7 @@ def _pictures(dataset: Dataset, path: Path, problems: list[str]) -> Iterator[tup
     for row, data in enumerate(files.encoded(path)):
         try:
             yield row, files.decode(data, dataset.channels, 1)[1]
-        except images.FAULTS as error:
+        except images.decoding_faults() as error:
             problems.append(f"{path}, row {row}: the image cannot be decoded: {images.said(error)}")
 
 
