@@ -5,6 +5,7 @@ import json
 import pytest
 
 from normfed import runs
+from normfed.cli.progress import Progress
 from normfed.runs import disk
 
 from command import TINY, normfed, refused, tiny
@@ -256,3 +257,21 @@ def test_report_is_written_anew(pair):
     done = normfed("report", pair[0])
     assert (done.code, done.out, done.err) == (0, f"{pair[0] / 'report.html'}\n", "")
     assert (pair[0] / "report.html").read_bytes() == page
+
+
+def test_an_interrupted_demo_says_how_to_go_on(tmp_path, monkeypatch):
+    def interrupt(self, method, row):
+        raise KeyboardInterrupt
+
+    typed = ["demo", "--quick", "--jobs", "1", "--out", tmp_path / "demo", "--seeds"]
+    with monkeypatch.context() as patch:
+        patch.setattr(Progress, "on_round", interrupt)
+        done = normfed(*typed, "0")
+    assert (done.code, done.out) == (130, "")
+    assert (
+        done.err == f"normfed: interrupted; {tmp_path / 'demo'} keeps what was done, the same command goes on with it\n"
+    )
+    before = files(tmp_path / "demo")
+    assert refused(*typed, "1") == [f"normfed: {tmp_path / 'demo'} holds another run: seeds is [0] there, [1] here"]
+    assert refused(*typed, "x") == ["normfed: seeds 'x' cannot be read; write for example 0,1,2"]
+    assert files(tmp_path / "demo") == before

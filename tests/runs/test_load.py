@@ -237,6 +237,11 @@ def test_data_that_do_not_fit_are_refused(mine, folders, tmp_path):
     assert "samples have the shape (3, 8, 8); the run learnt (3, 16, 16)" in refused("evaluate", folders["fedbn"], "--data", tmp_path / "small.npz")[-1]  # fmt: skip
 
 
+def test_datasets_are_looked_for_under_root(folders, tmp_path):
+    lines = refused("evaluate", folders["fedbn"], "--dataset", "digits", "--root", tmp_path)
+    assert str(tmp_path) in " ".join(lines)
+
+
 def test_without_its_own_data_a_run_is_evaluated_all_the_same(mine, tmp_path):
     run = tmp_path / "run"
     run.mkdir()
