@@ -28,10 +28,10 @@ bench: .venv/ready
 	$(BIN)/normfed bench
 
 results: .venv/ready
-	$(BIN)/python -m normfed.tables
+	OMP_NUM_THREADS=1 $(BIN)/python -m normfed.tables
 
 cards: .venv/ready
-	$(BIN)/python -m normfed.tables cards
+	OMP_NUM_THREADS=1 $(BIN)/python -m normfed.tables cards
 
 test-federation:
 	@echo "make $@: not yet" && false

@@ -11,13 +11,20 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from normfed.errors import Refused, nearest
-from normfed.evidence import composition
+from normfed.evidence import cards, composition, cost, phenomena_page
 from normfed.library import page as datasets
 from normfed.reproduce import page as recipes
 
 Table = Callable[[Path], Mapping[str, str]]
 
-TABLES: dict[str, Table] = {"composition": composition.page, "datasets": datasets.page, "recipes": recipes.page}
+TABLES: dict[str, Table] = {
+    "cards": cards.page,
+    "composition": composition.page,
+    "cost": cost.page,
+    "datasets": datasets.page,
+    "phenomena": phenomena_page.page,
+    "recipes": recipes.page,
+}
 
 
 def stale(root: Path, names: Sequence[str] = ()) -> dict[str, str]:
