@@ -129,9 +129,9 @@ paired over seeds; with the same seed, methods start from the same weights on th
 - *Gap*: loss of the global model on the sites' test images under its global statistics, less its loss under the
   batch's.
 
-Networks, learning rates and rounds were chosen after trials on the first three seeds, to be small and to show what there
-is to see. At other rates differences can be smaller, FedTAN's most of all; `make results` says "not shown" where results
-do not bear a claim out.
+Networks, learning rates and rounds were chosen after trials on the first three seeds, to be small and to show what
+there is to see. At other rates differences can be smaller, FedTAN's most of all; the page says "not shown" where
+results do not bear a claim out.
 
 The runs took {minutes} minutes of one core's time, half of that on two.
 """
