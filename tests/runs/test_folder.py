@@ -3,6 +3,7 @@
 import errno
 import json
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -126,21 +127,19 @@ def test_a_refused_run_leaves_no_folder(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-class Stop(KeyboardInterrupt):
-    pass
-
-
-def stop_after(round):
+def stop_after(round, how=KeyboardInterrupt):
     def on_round(method, row):
         if row["round"] == round:
-            raise Stop
+            raise how
 
     return on_round
 
 
-def test_an_interrupted_run_is_saved_and_goes_on(finished, tmp_path):
-    with pytest.raises(KeyboardInterrupt):
-        play(tmp_path / "cut", on_round=stop_after(1), method="fedbn", seeds=[3])
+@pytest.mark.parametrize("how", [KeyboardInterrupt, ConnectionError])
+def test_a_run_that_is_cut_short_is_saved_and_goes_on(finished, tmp_path, monkeypatch, how):
+    monkeypatch.setattr("normfed.runs.trial.SHARE", 1e-9)  # nothing is saved but for a reason
+    with pytest.raises(how):
+        play(tmp_path / "cut", on_round=stop_after(1, how), method="fedbn", seeds=[3])
     assert not (tmp_path / "cut" / "result.json").exists()
     seen = []
     play(tmp_path / "cut", resume=True, on_round=lambda _, row: seen.append(row["round"]), method="fedbn", seeds=[3])
@@ -203,6 +202,21 @@ def test_a_disk_that_fails_is_told_and_loses_nothing(finished, tmp_path, monkeyp
     assert not list(folder.rglob("*.part"))
     play(folder, resume=True, method="fedbn", seeds=[3])
     assert untimed(files(folder)) == untimed(files(finished[0]))
+
+
+def test_data_that_changed_since_are_read_anew(tmp_path):
+    def sites(*names):
+        x, y = torch.rand(8, 1, 4, 4).numpy(), np.arange(8) % 2
+        np.savez(tmp_path / "mine.npz", x=x, label=y, site=np.repeat(names, 4), split=["train", "test"] * 4)
+
+    given = {"data": str(tmp_path / "mine.npz"), "model": "mnist_mlp", "batch_size": 2}
+    sites("a", "b")
+    assert play(tmp_path / "one", **given)["clients"] == ["a", "b"]
+    with pytest.raises(KeyboardInterrupt):
+        play(tmp_path / "cut", on_round=stop_after(0), **given)
+    sites("c", "d")
+    assert play(tmp_path / "two", **given)["clients"] == ["c", "d"]
+    assert "began on other data: the partition's hash was" in refused(tmp_path / "cut", resume=True, **given)[0]
 
 
 def test_seeds_have_a_folder_each_and_one_document_in_the_end(finished, tmp_path):

@@ -20,7 +20,7 @@ from normfed.errors import Refused
 from normfed.evaluate import Evaluation, predict, strategies
 from normfed.norm import RUNNING
 from normfed.runs import disk
-from normfed.runs.inputs import federation
+from normfed.runs.inputs import federation, forget
 from normfed.runs.load import Finished
 
 OWN = "own"
@@ -106,6 +106,7 @@ def _check(run: Finished, sites: Mapping[str, ClientData]) -> None:
 
 def _known(run: Finished, root: Path | None) -> tuple[dict[str, ClientData], str]:
     """The training data of the run's clients, where they are at hand."""
+    forget()
     try:
         given = federation(run.config, root)
     except Refused as reason:

@@ -31,6 +31,11 @@ def _opened(data: str, partition: str | None, seed: int, root: Path | None) -> F
     return open_federation(data, partition, seed, root)
 
 
+def forget() -> None:
+    """Before anything new is begun: what lies in a folder may have changed since it was opened."""
+    _opened.cache_clear()
+
+
 def federation(config: Config, root: Path | None) -> Federation:
     return _opened(config["data"], config.get("partition"), config["partition_seed"], root)
 

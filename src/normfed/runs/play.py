@@ -16,7 +16,7 @@ from normfed.experiment import Run
 from normfed.recipe import Config
 from normfed.runs import disk, trial, workers
 from normfed.runs.config import admit, config_hash, read_config, write_config
-from normfed.runs.inputs import facts, open_run
+from normfed.runs.inputs import facts, forget, open_run
 from normfed.runs.trial import RECORDS, RESULT, Job, read_result
 
 COMPARISON = "comparison.json"
@@ -125,6 +125,7 @@ def play_tasks(
     before: Callable[[], None] = lambda: None,
 ) -> None:  # fmt: skip
     """Checks everything, then plays what is not finished."""
+    forget()
     problems = Problems()
     new: dict[Path, bool] = {}
     for task in tasks:

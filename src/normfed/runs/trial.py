@@ -134,6 +134,10 @@ def play(job: Job, on_round: OnRound | None = None, run: Run | None = None) -> l
         except KeyboardInterrupt:
             keeper.save(run, kept, whatever=True)
             raise
+        except Exception:  # of a callback, a tracker, a network; a disk that was full may still be
+            with contextlib.suppress(disk.Unwritable):
+                keeper.save(run, kept, whatever=True)
+            raise
         keeper.save(run, kept, whatever=True)
         _finish(job, run, keeper)
     return damaged
