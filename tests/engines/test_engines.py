@@ -319,3 +319,21 @@ def test_a_norm_layer_without_anything_gets_parameters_of_the_models_type():
     a, b = both(net, toy_federation((8, 9), shape=(6,)), m.hbn())
     assert a.global_state["1.distribution_factor"].dtype is torch.float64
     assert difference(a, b) < TOLERANCE
+
+
+class Forks(nn.Module):
+    """Has a head that is never used."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.one, self.other = nn.Linear(6, 5), nn.Linear(5, 4), nn.Linear(5, 4)
+
+    def forward(self, x):
+        return self.one(torch.tanh(self.body(x)))
+
+
+def test_an_entry_that_a_step_does_not_use_has_the_gradient_zero():
+    clients = toy_federation((8, 9), shape=(6,))
+    for result in both(Forks, clients, m.fedavg(), rounds=1, weight_decay=0.1, lr=0.5, batch_size=16):
+        expected = seeded(Forks).other.weight * (1 - 0.5 * 0.1)
+        torch.testing.assert_close(result.global_state["other.weight"], expected.detach(), rtol=1e-14, atol=1e-15)
