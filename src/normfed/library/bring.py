@@ -149,10 +149,11 @@ def _check(
         if other not in ours
     ]
     members = [member for mine in files_of.values() for member in mine]
+    faults: tuple[type[Exception], ...] = (*images.decoding_faults(), zipfile.BadZipFile, zlib.error)
     for done, member in enumerate(members, 1):
         try:
             files.decode(archive.read(member.name), 3, 1)
-        except (*images.decoding_faults(), zipfile.BadZipFile, zlib.error) as error:
+        except faults as error:
             problems.append(f"{archive.path}: {member.name}: cannot be decoded: {images.said(error)}")
         on_rows(archive.path.name, done, len(members))
     if problems:
