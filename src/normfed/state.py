@@ -178,6 +178,9 @@ class Select:
 everything = Select("everything", lambda e: True)
 norm = Select("norm", lambda e: issubclass(e.kind, BATCH_NORMS))
 stats = Select("stats", lambda e: e.role is Role.NORM_STAT)
+# Statistics without those that a foreign BatchNorm has beside its mean and variance.
+_PAIR = ("running_mean", "running_var")
+moments = norm & stats & Select("moments", lambda e: e.attribute in _PAIR or not issubclass(e.kind, _BatchNorm))
 affine = Select("affine", lambda e: e.role is Role.NORM_AFFINE)
 counters = Select("counters", lambda e: not e.dtype.is_floating_point)
 weights = Select("weights", lambda e: e.role is Role.WEIGHT)

@@ -337,3 +337,24 @@ def test_an_entry_that_a_step_does_not_use_has_the_gradient_zero():
     for result in both(Forks, clients, m.fedavg(), rounds=1, weight_decay=0.1, lr=0.5, batch_size=16):
         expected = seeded(Forks).other.weight * (1 - 0.5 * 0.1)
         torch.testing.assert_close(result.global_state["other.weight"], expected.detach(), rtol=1e-14, atol=1e-15)
+
+
+class Counting(nn.BatchNorm2d):
+    """A foreign norm layer with a statistic of its own."""
+
+    def __init__(self, channels):
+        super().__init__(channels)
+        self.register_buffer("seen", torch.zeros(channels))
+
+
+@pytest.mark.parametrize("method", [m.fbn(), m.hbn(), m.pooled(), m.greg(), m.silobn()], ids=str)
+def test_a_norm_layer_may_have_more_statistics_than_two(method):
+    def net(norm):
+        return nn.Sequential(
+            nn.Conv2d(3, 4, 3), norm(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 4)
+        )
+
+    a, b = both(lambda: net(Counting), toy_federation(), method)
+    assert difference(a, b) < TOLERANCE
+    stock = both(lambda: net(nn.BatchNorm2d), toy_federation(), method)[0].global_state
+    assert all(torch.equal(a.global_state[name], tensor) for name, tensor in stock.items())

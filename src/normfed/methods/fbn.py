@@ -14,7 +14,7 @@ from normfed.method import Expression, Method, Segment, factory, require
 from normfed.methods.greg import smooth
 from normfed.needs import SHARES_STATISTICS
 from normfed.reducers import pooled_moments
-from normfed.state import norm, stats
+from normfed.state import moments
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,6 @@ def fbn(smoothing: float = 0.1) -> Expression:
         return {**moved, **smooth(smoothing)(end, variances)}
 
     return Method(
-        "fbn", needs=(SHARES_STATISTICS,), plan=(Segment(norm=Global()),), reduce=((norm & stats, pooled_moments),),
-        server=((norm & stats, move),),
+        "fbn", needs=(SHARES_STATISTICS,), plan=(Segment(norm=Global()),), reduce=((moments, pooled_moments),),
+        server=((moments, move),),
     )  # fmt: skip

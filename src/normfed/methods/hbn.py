@@ -20,7 +20,7 @@ from normfed.methods.greg import smooth
 from normfed.needs import SHARES_STATISTICS
 from normfed.norm import Measure
 from normfed.reducers import pooled_moments
-from normfed.state import Select, norm, pick, stats
+from normfed.state import Select, moments, pick
 from normfed.surgery import add_parameter
 
 factors = Select("hybrid_factors", lambda e: e.attribute == "distribution_factor")
@@ -79,14 +79,14 @@ def hbn(smoothing: float = 0.002) -> Expression:
     def with_factors(model, x):
         return add_parameter(model, "distribution_factor", 0.0, per_channel=True)
 
-    combined = ((norm & stats, pooled_moments),)
+    combined = ((moments, pooled_moments),)
 
     def move(end, new):
         return smooth(smoothing)(end, unbiased(end, new))
 
-    afresh = Method("hbn", load=_own_factors, plan=(measure,), reduce=combined, server=((norm & stats, unbiased),))
+    afresh = Method("hbn", load=_own_factors, plan=(measure,), reduce=combined, server=((moments, unbiased),))
     return Method(
         "hbn", needs=(SHARES_STATISTICS,), transform=(with_factors,), slots=(own,), load=_own_factors,
-        plan=(measure, Segment(norm=Hybrid())), reduce=combined, server=((norm & stats, move),),
+        plan=(measure, Segment(norm=Hybrid())), reduce=combined, server=((moments, move),),
         view=View(refresh=afresh),
     )  # fmt: skip

@@ -8,7 +8,7 @@ FedAvg averages variances and forgets how far the clients' means lie apart; this
 from normfed.method import Expression, Method, factory
 from normfed.needs import SHARES_STATISTICS
 from normfed.reducers import pooled_moments
-from normfed.state import norm, stats
+from normfed.state import moments
 
 
 @factory
@@ -19,4 +19,4 @@ def pooled() -> Expression:
     statistics.
     It cannot mend what a mean and a variance cannot say: two sites far apart get one wide bell between them.
     """
-    return Method("pooled", needs=(SHARES_STATISTICS,), reduce=((norm & stats, pooled_moments),))
+    return Method("pooled", needs=(SHARES_STATISTICS,), reduce=((moments, pooled_moments),))
