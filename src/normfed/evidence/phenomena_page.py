@@ -80,7 +80,7 @@ def table(runs: Runs) -> list[str]:
 
 
 def page(results: Path) -> Mapping[str, str]:
-    """docs/phenomena.md and docs/phenomena.svg"""
+    """docs/phenomena.md and docs/phenomena.svg, and the table as README quotes it."""
     path = results.parent / FILE
     if not path.exists():
         raise Refused(f"{FILE} is missing: python -m normfed.evidence.phenomena makes it")
@@ -95,7 +95,21 @@ def page(results: Path) -> Mapping[str, str]:
         **{f"{name}_rounds": e.settings["rounds"] for name, e in EXPERIMENTS.items()},
         classes_steps=EXPERIMENTS["classes"].settings["steps"],
     )
-    return {"docs/phenomena.md": lines, "docs/phenomena.svg": figure(text, results.parent / "docs" / "phenomena.svg")}
+    readme = (results.parent / "README.md").read_text(encoding="utf-8")
+    return {
+        "docs/phenomena.md": lines,
+        "docs/phenomena.svg": figure(text, results.parent / "docs" / "phenomena.svg"),
+        "README.md": quoted(readme, table(runs)),
+    }
+
+
+def quoted(text: str, lines: Sequence[str]) -> str:
+    """A text with these lines between its marks."""
+    before, mark, rest = text.partition("<!-- phenomena -->\n")
+    _, end, after = rest.partition("<!-- end -->")
+    if not mark or not end:
+        raise Refused("README.md has no marks <!-- phenomena --> and <!-- end --> to put the table between")
+    return "\n".join([before + mark.strip(), "", *lines, "", end + after])
 
 
 TEXT = """# What the papers saw, on small real data
