@@ -69,7 +69,9 @@ class Net:
         self.unkeyed = False  # draws from torch's own generator; set by `probe`
         self.stateful: tuple[str, ...] = ()  # buffers that a training forward writes in place; set by `probe`
         self.writes_input = False  # an in-place first layer, say; set by `probe`
-        self.dtype = next((e.dtype for e in self.entries if e.dtype.is_floating_point), torch.get_default_dtype())
+        # Of its weights; a buffer may be of another type.
+        floating = [e for e in self.entries if e.dtype.is_floating_point]
+        self.dtype = next((e.dtype for e in sorted(floating, key=lambda e: not e.trainable)), torch.get_default_dtype())
 
     def to(self, device: torch.device) -> Net:
         self.module.to(device)
@@ -214,6 +216,8 @@ def probe(net: Net, x: Tensor) -> Facts:
         problems.append("the model has nothing to train: no parameter requires a gradient")
     elif not logits.requires_grad:
         problems.append("the model's logits do not depend on anything that is trained")
+    else:
+        _try_gradients(logits, params)
     problems += [f"parameter '{n}' of the model holds NaN" for n, p in params.items() if bool(torch.isnan(p).any())]
     net.writes_input = not torch.equal(given, x)
     for name in buffers:
@@ -236,6 +240,15 @@ def probe(net: Net, x: Tensor) -> Facts:
         unkeyed=net.unkeyed,
         problems=tuple(problems),
     )
+
+
+def _try_gradients(logits: Tensor, params: State) -> None:
+    try:
+        torch.autograd.grad(logits.sum(), list(params.values()), allow_unused=True)
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [""])[0]
+        hint = "gradients cannot be taken through the model (activation checkpointing must be off)"
+        raise Refused(f"{hint}: {type(error).__name__}: {reason}") from error
 
 
 def _forward_fails(x: Tensor, error: Exception) -> str:

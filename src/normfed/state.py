@@ -106,6 +106,8 @@ def describe(model: nn.Module) -> tuple[Entry, ...]:
                 owners[name] = (path, module, tensor)
     entries = []
     for first, *aliases in names.values():
+        if first not in owners:  # TorchScript, or an extra state
+            raise Refused(f"the model's state has '{first}', which none of its modules holds as parameter or buffer")
         path, module, tensor = owners[first]
         entries.append(
             Entry(

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from torch import nn
 
 import normfed as nf
@@ -137,6 +138,16 @@ class Detached(ResidualNet):
         return super().forward(x).detach()
 
 
+class Extra(ResidualNet):
+    def get_extra_state(self):
+        return torch.zeros(1)
+
+
+class Checkpointed(ResidualNet):
+    def forward(self, x):
+        return torch.utils.checkpoint.checkpoint(super().forward, x, use_reentrant=False)
+
+
 def spoiled():
     model = seeded(ResidualNet)
     model.head.weight.data[0, 0] = float("nan")
@@ -152,6 +163,8 @@ def spoiled():
         (nn.Flatten(), "the model has nothing to train: no parameter requires a gradient"),
         (seeded(Rounded), "the model must return logits as floating numbers; it returned torch.int64"),
         (seeded(Detached), "the model's logits do not depend on anything that is trained"),
+        (seeded(Extra), "the model's state has '_extra_state', which none of its modules holds as parameter or buffer"),
+        (seeded(Checkpointed), "gradients cannot be taken through the model (activation checkpointing must be off): RuntimeError: norm layer"),
         (spoiled(), "parameter 'head.weight' of the model holds NaN"),
         (nn.Sequential(nn.Flatten(), nn.Linear(9, 4)).double(), "the model's forward fails on input of shape (2, 3, 6, 6): RuntimeError: mat1 and mat2 shapes cannot be multiplied"),
         (seeded(WrongShape), "the model must return logits of shape [samples, classes]; it returned (2, 4, 1)"),

@@ -72,3 +72,22 @@ def test_settings_may_be_numpys_numbers(kind):
     a = run(X, Y, rounds=np.int64(2), batch_size=np.int32(4), lr=lambda round: kind(0.25), seed=np.int64(0))
     b = run(X, Y, lr=0.25, device=torch.device("cpu"))
     assert same_bits(a, b) and a.device == b.device == "cpu"
+
+
+class Scaled(ResidualNet):
+    """Weights of one type, a buffer of a wider one in front of them."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("by", torch.tensor(2.0, dtype=torch.float64))
+
+    def forward(self, x):
+        return super().forward(x * self.by.to(x.dtype))
+
+
+def test_samples_come_in_the_type_of_the_weights():
+    torch.manual_seed(0)
+    model = Scaled()
+    result = nf.simulate(model, {"a": nf.ClientData(train=(X, Y), test=(X, Y))}, m.fedbn(), **SETTINGS)
+    assert {n: t.dtype for n, t in result.global_state.items()} == {n: t.dtype for n, t in model.state_dict().items()}
+    assert result.global_state["head.weight"].dtype is torch.float32
