@@ -88,6 +88,15 @@ class Wire:
         return copy
 
 
+def moments(x: Tensor, dims: list[int]) -> tuple[Tensor, Tensor]:
+    """Mean and biased variance. torch's own variance is one kernel on an accelerator; on a CPU it takes ten times as
+    long as the mean of the squared distances."""
+    if x.device.type != "cpu":
+        var, mean = torch.var_mean(x, dims, correction=0)
+        return mean, var
+    return x.mean(dims), (x - x.mean(dims, keepdim=True)).square().mean(dims)
+
+
 class Layer:
     """One call of a BatchNorm layer, as a mode sees it."""
 
@@ -169,9 +178,7 @@ class Layer:
 
     def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and biased variance per channel of this client's batch."""
-        dims = [0, *range(2, x.dim())]
-        var, mean = torch.var_mean(x, dims, correction=0)
-        return mean, var
+        return moments(x, [0, *range(2, x.dim())])
 
 
 @dataclass(frozen=True)

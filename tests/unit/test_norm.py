@@ -8,8 +8,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import normfed as nf
+from normfed.keys import normal
 from normfed.net import Net, probe
-from normfed.norm import BATCH, RUNNING, Pass
+from normfed.norm import BATCH, RUNNING, Pass, moments
 from normfed.testing import largest_difference, toy_federation
 
 
@@ -151,3 +152,12 @@ def test_syncbatchnorm_runs_where_there_is_one_process():
     plain.load_state_dict(model.state_dict())
     a, b = (nf.simulate(m, toy_federation(), nf.methods.fedbn(), rounds=2) for m in (model, plain))
     assert largest_difference(a.client_states, b.client_states) == 0
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-13), (torch.float32, 1e-5)])
+def test_moments_are_torchs_also_far_from_zero(dtype, tolerance):
+    x = normal(0, (8, 3, 5, 5), torch.float64) + torch.tensor([0.0, 1.0, 100.0], dtype=torch.float64).view(1, 3, 1, 1)
+    var, mean = torch.var_mean(x, [0, 2, 3], correction=0)
+    ours_mean, ours_var = moments(x.to(dtype), [0, 2, 3])
+    torch.testing.assert_close(ours_mean.double(), mean, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(ours_var.double(), var, rtol=tolerance, atol=tolerance)

@@ -18,7 +18,7 @@ import torch
 
 from normfed.method import Expression, Method, factory
 from normfed.needs import has_layers
-from normfed.norm import BATCH, Driveable
+from normfed.norm import BATCH, Driveable, moments
 from normfed.reducers import WeightedMean
 from normfed.state import Select, StatisticsLayer
 from normfed.surgery import replace_norms
@@ -51,7 +51,7 @@ class BatchRenorm(Driveable, StatisticsLayer):
 
     def _renormalised(self, x, shape, mean, std):
         dims = [0, *range(2, x.dim())]
-        var_b, mean_b = torch.var_mean(x, dims, correction=0)
+        mean_b, var_b = moments(x, dims)
         std_b = var_b.clamp(min=1e-24).sqrt() + EPS  # the root has no slope at 0
         counter = self.latest("num_batches_tracked")
         n = counter.to(torch.float64)

@@ -19,7 +19,7 @@ from torch import nn
 from normfed.errors import Refused
 from normfed.keys import fold, normal, uniform
 from normfed.method import Expression, Method, factory
-from normfed.norm import Driveable
+from normfed.norm import Driveable, moments
 from normfed.reducers import SpreadOverClients
 from normfed.state import Select
 from normfed.surgery import insert_after, stages
@@ -31,7 +31,9 @@ def redraw(x, spread_mean, spread_std, noise_mean, noise_std):
     """The augmented features, and the batch's average channel means and standard deviations."""
     dims = list(range(2, x.dim()))
     shape = (*x.shape[:2], *[1] * len(dims))
-    m, s = x.mean(dims), (x.var(dims, correction=1) + EPS).sqrt()
+    m, var = moments(x, dims)
+    pixels = x[0, 0].numel()
+    s = (var * (pixels / max(pixels - 1, 1)) + EPS).sqrt()
 
     def moved(value, spread, noise):
         variance = (value.var(0, correction=1) if len(value) > 1 else 0 * value[0]) + EPS
