@@ -117,7 +117,6 @@ def play(job: Job, on_round: OnRound | None = None, run: Run | None = None) -> l
     disk.make_folder(job.folder)
     with disk.alone(job.folder), limited_threads(job.config["threads"]):
         if (job.folder / RESULT).exists():
-            (job.folder / TIMING).unlink(missing_ok=True)
             return []
         run = open_run(job.config, job.root) if run is None else run
         keeper = _Keeper(job.folder, job.config["views"])
@@ -155,9 +154,9 @@ def _finish(job: Job, run: Run, keeper: _Keeper) -> None:
     for client, state in own.items():
         if state:
             disk.write(job.folder / client_file(client), tensors(state))
-    disk.write_json(job.folder / RESULT, condensed(result.to_dict(job.recipe)))
-    for name in (PREVIOUS, TIMING):
+    for name in (PREVIOUS, TIMING):  # before the result: nobody looks at a finished run again to clear up
         (job.folder / name).unlink(missing_ok=True)
+    disk.write_json(job.folder / RESULT, condensed(result.to_dict(job.recipe)))
 
 
 def read_result(folder: Path) -> Document:
