@@ -36,7 +36,6 @@ WHY = {
     "batchrenorm": "written out in elementary operations, each kept for the way back; BatchNorm is one kernel.",
     "centralized": "one client has all data: with `stacked` there is nothing to put side by side.",
     "ensemblestats": "two normalised activations in every layer, from moments taken outside of the kernel.",
-    "fbn": "moments of every batch taken outside of the kernel, and the global ones to normalise with.",
     "feddna": "as `fedtan`.",
     "fedfa": "redraws the statistics of every sample after each stage, forward and backward.",
     "fedplvm": "a pass over all data for the prototypes, their clustering class by class, and two terms in the loss. "
@@ -48,7 +47,6 @@ WHY = {
     "greg": "a second forward and backward pass over every batch, under the broadcast statistics.",
     "hbn": "a pass over all data before training, forward only; and as `mixstats`.",
     "mixstats": "moments of every batch taken and mixed outside of the kernel, with gradients through them.",
-    "partialfed_adaptive": "weights are put together anew in every step, layer by layer.",
 }
 
 
