@@ -60,6 +60,7 @@ def test_every_claim_is_of_arms_that_are_played():
 def home(tmp_path):
     (tmp_path / "results").mkdir()
     (tmp_path / "docs").mkdir()
+    (tmp_path / "README.md").write_text("before\n<!-- phenomena -->\nstale\n<!-- end -->\nafter\n")
     return tmp_path
 
 
@@ -71,6 +72,11 @@ def write(home, of):
 def test_the_figure_is_drawn_anew_only_for_new_results(home, monkeypatch):
     first = write(home, as_the_papers)
     figure = first["docs/phenomena.svg"]
+    assert (
+        first["README.md"].startswith("before\n<!-- phenomena -->\n\n| phenomenon |")
+        and "stale" not in first["README.md"]
+    )
+    assert first["README.md"].endswith("<!-- end -->\nafter\n")
     assert "2 minutes" in first["docs/phenomena.md"] and "<svg" in figure and "FedTAN" in figure
     (home / "docs" / "phenomena.svg").write_text(figure)
     monkeypatch.setattr(phenomena_page, "draw", lambda runs: "drawn again\n")
