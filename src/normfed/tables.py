@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from normfed.errors import Refused, nearest
-from normfed.evidence import cards, composition, cost, phenomena_page
+from normfed.evidence import cards, composition, cost, phenomena_page, speed
 from normfed.library import page as datasets
 from normfed.reproduce import page as recipes
 
@@ -24,6 +24,7 @@ TABLES: dict[str, Table] = {
     "datasets": datasets.page,
     "phenomena": phenomena_page.page,
     "recipes": recipes.page,
+    "speed": speed.page,
 }
 
 
