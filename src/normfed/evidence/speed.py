@@ -46,10 +46,10 @@ is faster than a loop written by hand. Only such ratios can be carried from one 
 |---|---|---|---|---:|---:|
 {rows}
 
-Stacking pays where a step is small: clients side by side in one kernel save what starting kernels costs, and `auto` takes
-it there. On a processor convolutions gain nothing by it, so they run one client after another, which is the loop by
-hand with the bookkeeping of a method around it. `input` and `augment` are a round on images kept as bytes over the same
-round on floats prepared beforehand.
+Stacking pays where a step is small: clients side by side in one kernel save what starting kernels costs, and `auto`
+takes it there. On a processor convolutions gain nothing by it, so they run one client after another, which is the loop
+by hand with the bookkeeping of a method around it. `input` and `augment` are a round on images kept as bytes over the
+same round on floats prepared beforehand.
 
 What a method costs beside FedAvg is on [a page of its own](cost.md).
 """
