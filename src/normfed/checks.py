@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from normfed.data.store import ROLES, ClientData
-from normfed.errors import Refused, nearest
+from normfed.errors import Refused, first_line, nearest
 from normfed.plan import Plan
 from normfed.schedule import one_epoch
 
@@ -76,7 +76,7 @@ def survey(clients: Any) -> Survey:
                     continue
                 problem = _bad_split(*pair)
             except (ValueError, TypeError, RuntimeError, OverflowError) as error:
-                problem = str(error).splitlines()[0]
+                problem = first_line(error)
             if problem is not None:
                 problems.append(f"{where}: {problem}")
                 continue

@@ -11,7 +11,7 @@ from normfed.dry import dry_run
 from normfed.engines.base import Engine
 from normfed.engines.serial import Serial
 from normfed.engines.stacked import Stacked
-from normfed.errors import Refused
+from normfed.errors import Refused, first_line
 from normfed.plan import Plan
 
 # Stacking trades memory for fewer, larger kernels. On a CPU a large kernel is no faster per number, so it pays only
@@ -67,7 +67,7 @@ def _unstackable(plan: Plan, x: Tensor, y: Tensor, loss: Callable[[Tensor, Tenso
     try:
         dry_run(plan, Stacked(2), x, y, loss)
     except Exception as error:
-        return (str(error).strip().splitlines() or [type(error).__name__])[0]
+        return first_line(error)
     return None
 
 
@@ -79,5 +79,5 @@ def device(name: str) -> torch.device:
         found = torch.device(name)
         torch.empty(0, device=found)
     except (RuntimeError, AssertionError) as error:
-        raise Refused(f"device '{name}' cannot be used here: {str(error).splitlines()[0]}") from None
+        raise Refused(f"device '{name}' cannot be used here: {first_line(error)}") from None
     return found

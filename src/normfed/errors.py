@@ -47,6 +47,11 @@ class Problems:
             raise Refused(*dict.fromkeys(self.found))
 
 
+def first_line(error: BaseException) -> str:
+    """What somebody else's error says, in one line; its name where it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 MANY = 40  # choices; more are not a help but a wall
 
 

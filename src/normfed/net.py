@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedBuffer
 
-from normfed.errors import Refused
+from normfed.errors import Refused, first_line
 from normfed.keys import Key, signed
 from normfed.norm import BATCH, RUNNING, Pass, drive
 from normfed.prepare import PLAIN, Prepare
@@ -246,11 +246,10 @@ def _try_gradients(logits: Tensor, params: State) -> None:
     try:
         torch.autograd.grad(logits.sum(), list(params.values()), allow_unused=True)
     except Exception as error:
-        reason = (str(error).strip().splitlines() or [""])[0]
         hint = "gradients cannot be taken through the model (activation checkpointing must be off)"
-        raise Refused(f"{hint}: {type(error).__name__}: {reason}") from error
+        raise Refused(f"{hint}: {type(error).__name__}: {first_line(error)}") from error
 
 
 def _forward_fails(x: Tensor, error: Exception) -> str:
-    reason = (str(error).strip().splitlines() or [""])[0]
-    return f"the model's forward fails on input of shape {tuple(x.shape)}: {type(error).__name__}: {reason}"
+    kind, shape = type(error).__name__, tuple(x.shape)
+    return f"the model's forward fails on input of shape {shape}: {kind}: {first_line(error)}"

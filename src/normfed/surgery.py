@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from normfed.errors import Refused
+from normfed.errors import Refused, first_line
 from normfed.norm import RUNNING, Driveable, Intercept, Pass, Wire, stock_forward
 from normfed.state import NORMS, NormLayer, batchnorms, census, norm_layers
 
@@ -192,8 +192,9 @@ def branches(model: nn.Module) -> list[list[str]]:
     try:
         nodes = list(_Tracer().trace(model).nodes)
     except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise Refused(f"it looks for residual branches, and the network's graph cannot be traced: {reason}") from None
+        raise Refused(
+            f"it looks for residual branches, and the network's graph cannot be traced: {first_line(error)}"
+        ) from None
     convolves = {n for n in nodes if n.op == "call_module" and isinstance(model.get_submodule(n.target), CONVOLUTIONS)}
     before: dict[fx.Node, set[fx.Node]] = {}
     found = []

@@ -241,6 +241,18 @@ def test_labels_out_of_range_are_refused(tmp_path):
     assert said == ("ylecun/mnist, train: label 10; labels are whole numbers from 0 to 9",)
 
 
+def test_classes_that_nobody_names_are_numbers(tmp_path):
+    (home,) = DATASETS["cifar100"].homes
+    table = Hub(tmp_path / "hub", "cifar100")(home.id, home.config, "train").cast_column(
+        home.label, datasets.Value("int64")
+    )
+    found = fetch("cifar100", tmp_path / "data", lambda *_: table)
+    assert found.written["train.parquet"] == len(table)
+    below = table.map(lambda row: {home.label: row[home.label] - 1})
+    said = refused(fetch, "cifar100", tmp_path / "other", lambda *_: below)
+    assert said == (f"{home.id}, train: label -1; labels are whole numbers from 0 on",)
+
+
 def test_without_the_extra_one_line_says_which(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "datasets", None)
     assert refused(fetch, "cifar10", tmp_path) == (

@@ -107,6 +107,16 @@ def test_data(clients, said):
     assert len(problems) == 1 and problems[0].startswith(said), problems
 
 
+class Unreadable(nf.ClientData):
+    def split(self, name):
+        raise RuntimeError  # and says nothing
+
+
+def test_data_that_fail_without_a_word_are_named():
+    problems = refused(clients=federation(b=Unreadable(train=data())))
+    assert problems == tuple(f"client 'b', {which}: RuntimeError" for which in ("train", "val", "test"))
+
+
 def test_batches():
     problems = refused(clients=federation(b=nf.ClientData(train=data(3))), drop_last=True)
     assert problems == ("client 'b': 3 samples make no batch of 4 under drop_last",)

@@ -184,7 +184,7 @@ def case(seed):
     return model, data, method, settings, how, rng.choice([1.0, 0.5])
 
 
-def check(seed):
+def check(seed, tolerance):
     """Compares one case; False where the methods cannot be combined."""
     model, data, method, settings, how, participation = case(seed)
     clients = {name: nf.ClientData(train=pair) for name, pair in data.items()}
@@ -199,7 +199,7 @@ def check(seed):
         for row in result.history:
             loop.play(list(row["train_loss"]))
             for client, loss in loop.losses[-1].items():
-                assert abs(row["train_loss"][client] - loss) < 1e-8, (seed, engine, row["round"])
+                assert abs(row["train_loss"][client] - loss) < tolerance, (seed, engine, row["round"])
         expected = {"global": loop.global_state, **(loop.fresh() if "hbn" in how else loop.client_states())}
         for owner, found in (("global", result.global_state), *result.client_states.items()):
             assert set(found) == set(expected[owner])
@@ -207,16 +207,16 @@ def check(seed):
                 assert found[name].dtype == tensor.dtype
                 if name.endswith("num_batches_tracked") and ("fbn" in how or "hbn" in how):
                     continue  # these count what they measure
-                assert largest_difference(found[name], tensor) < 1e-8, (seed, engine, owner, name)
+                assert largest_difference(found[name], tensor) < tolerance, (seed, engine, owner, name)
     return True
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_sample(seed):
-    assert sum(check(10 * seed + i) for i in range(4)) > 0
+    assert sum(check(10 * seed + i, 1e-10) for i in range(4)) >= 2
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("seed", range(1000, 2000, 50))
 def test_many(seed):
-    assert sum(check(seed + i) for i in range(50)) > 25
+    assert sum(check(seed + i, 1e-8) for i in range(50)) > 25  # a norm layer over three samples magnifies rounding

@@ -13,7 +13,7 @@ import numpy as np
 
 from normfed.data import cache, images
 from normfed.data.source import SPLITS, WHOLE, Block
-from normfed.errors import Refused
+from normfed.errors import Refused, first_line
 
 SUFFIXES = (".parquet", ".npz")
 
@@ -98,7 +98,7 @@ def _parquet(path: Path, domain: str, split: str, shape: tuple[int, ...]) -> Fil
             labels = file.read(["label"])["label"].to_numpy()
             classes = class_names(file.schema_arrow.metadata)
     except (OSError, pa.ArrowException) as error:
-        raise Refused(f"{path} cannot be read as Parquet: {str(error).splitlines()[0]}") from None
+        raise Refused(f"{path} cannot be read as Parquet: {first_line(error)}") from None
     if not np.issubdtype(labels.dtype, np.integer):
         raise Refused(f"{path}: labels must be whole numbers, not {labels.dtype}")
     return File(path, domain, split, labels.astype(np.int64), classes, shape)

@@ -23,7 +23,7 @@ from normfed.data import cache, files
 from normfed.data.images import SUFFIXES, Images
 from normfed.data.source import SPLITS, WHOLE, Source
 from normfed.data.table import ALIASES, Table, source_of
-from normfed.errors import Problems, Refused
+from normfed.errors import Problems, Refused, first_line
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -177,7 +177,7 @@ def _parquet(path: Path, columns: Columns, site: str = "", split: str = WHOLE) -
             found = {name: file.read([name])[name].to_pylist() for name in wanted}
             pictures = file.read([image])[image]
     except (OSError, pa.ArrowException) as error:
-        raise Refused(f"{path} cannot be read as Parquet: {str(error).splitlines()[0]}") from None
+        raise Refused(f"{path} cannot be read as Parquet: {first_line(error)}") from None
 
     def where(i: int) -> str:
         return f"{path}, row {i}"

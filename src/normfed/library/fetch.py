@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from normfed.data.catalogue import Dataset, Home
-from normfed.errors import Problems, Refused
+from normfed.errors import Problems, Refused, first_line
 from normfed.library.shelf import Drafts, Shelf, dataset_of
 from normfed.runs import disk
 
@@ -32,8 +32,8 @@ def hub(id: str, config: str | None, split: str) -> Any:
     try:
         return datasets.load_dataset(id, config, split=split)
     except Exception as error:  # whatever a network, a hub or a disk may do
-        reason = disk.REASONS.get(getattr(error, "errno", None) or 0) or str(error).partition("\n")[0]
-        raise Refused(f"{id} cannot be had from the Hugging Face hub: {reason or type(error).__name__}") from None
+        reason = disk.REASONS.get(getattr(error, "errno", None) or 0) or first_line(error)
+        raise Refused(f"{id} cannot be had from the Hugging Face hub: {reason}") from None
 
 
 @dataclass
@@ -142,9 +142,11 @@ class Rows:
             yield [self._domain(value) for value in owners], images, labels
 
     def _labels(self, values: Sequence[Any]) -> np.ndarray:
-        wrong = next((v for v in values if not isinstance(v, int) or not 0 <= v < len(self.names)), 0)
-        if wrong != 0:
-            raise Refused(f"{self.where}: label {wrong}; labels are whole numbers from 0 to {len(self.names) - 1}")
+        count = len(self.names)  # 0 where nobody names the classes: then they are numbers
+        wrong = [v for v in values if not isinstance(v, int) or v < 0 or (count and v >= count)]
+        if wrong:
+            known = f"from 0 to {count - 1}" if count else "from 0 on"
+            raise Refused(f"{self.where}: label {wrong[0]}; labels are whole numbers {known}")
         return np.array(values, np.int64)
 
     def _image(self, value: Any) -> Mapping[str, Any]:

@@ -15,7 +15,7 @@ from statistics import fmean
 from types import TracebackType
 from typing import Any
 
-from normfed.errors import Refused, nearest
+from normfed.errors import Refused, first_line, nearest
 from normfed.runs.play import slugs
 
 KINDS = ("tensorboard", "mlflow")
@@ -59,7 +59,7 @@ class Tracker:
                 self._writers[who] = self._open(method, row["seed"])
             self._writers[who].add(list(scalars(row)), row["round"])
         except Exception as error:  # whatever a server, a disk or a library may come up with
-            raise Refused(f"--track {self._kind}: {str(error).splitlines()[0]}; --resume goes on") from None
+            raise Refused(f"--track {self._kind}: {first_line(error)}; --resume goes on") from None
 
 
 def _tensorboard(folder: Path) -> Any:
